@@ -49,9 +49,11 @@ if TYPE_CHECKING:
     from fastload.sampler.scales import BatchSize as BatchSize
     from fastload.sampler.scales import MultiScale as MultiScale
     from fastload.sampler.scales import Progressive as Progressive
+    from fastload.sampler.weights import WeightSchedule as WeightSchedule
     from fastload.sources import open_source as open_source
     from fastload.sources.joining import join as join
     from fastload.sources.partners import Partner as Partner
+    from fastload.sources.mixture import mix as mix
     from fastload.sources.ragged import Ragged as Ragged
 
 __version__ = "0.1.0"
@@ -88,12 +90,14 @@ _MODULES = {
     "StateMismatchError": "fastload.errors",
     "UnsupportedTransformError": "fastload.errors",
     "Views": "fastload.recipe.views",
+    "WeightSchedule": "fastload.sampler.weights",
     "available_backends": "fastload.backends",
     "build_cache": "fastload.cache",
     "create_loader": "fastload.loader",
     "decode_jpeg": "fastload.render.host",
     "from_dataloader": "fastload.loader.from_dataloader",
     "join": "fastload.sources.joining",
+    "mix": "fastload.sources.mixture",
     "open_source": "fastload.sources",
 }
 _SUBPACKAGES = ("monitor", "pipelines", "train")

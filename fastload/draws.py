@@ -52,6 +52,13 @@ class Stream:
     """The order of the blocks of `BlockShuffle`."""
     BUCKETS = 0xFFF3
     """The order of the batches of `Buckets`."""
+    MIXTURE = 0xFFF2
+    """When the samples of a component of a mixture are due; the index counts them in an epoch."""
+    MIXTURE_ORDER = 0xFFF1
+    """The order of a pass through a component of a mixture; and how many of its samples an epoch
+    has of a bucket."""
+    WEIGHTED = 0xFFF0
+    """Which samples `WeightedShuffle` draws, and in which order."""
     SCALES = 0xFFEF
     """The sizes of the batches of `MultiScale`; the index is the batch's number."""
     BUDGETS = 0xFFEE

@@ -228,11 +228,11 @@ STATE = {
 
 
 def test_what_a_state_says() -> None:
-    assert read_state(STATE, MINE, lambda _: 6) == ((2, 6), "abc", "shuffled")
+    assert read_state(STATE, MINE, lambda _: 6) == ((2, 6), "abc", "shuffled", False)
     assert read_state(STATE | {"epoch": 0, "step": 0}, MINE, lambda _: 6)[0] == (0, 0)
     assert read_state(STATE | {"epoch": 2**31 - 1}, MINE, lambda _: 6)[0] == (2**31 - 1, 6)
     without = STATE | {"order": {"seed": 5, "sampler": "shuffled"}}
-    assert read_state(without, MINE, lambda _: 6) == ((2, 6), None, "shuffled")
+    assert read_state(without, MINE, lambda _: 6) == ((2, 6), None, "shuffled", False)
 
 
 class Incomparable:

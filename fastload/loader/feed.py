@@ -105,6 +105,12 @@ class Feed:
             self._maker.begin(position)
         self._expected = position
 
+    def forget(self) -> None:
+        """The order gives other samples from now on: what was made ahead is dropped when the next
+        batch is asked for, and made again."""
+        self._expected = None
+        self._schedule.forget()
+
     def _move_here(self) -> None:
         """This process was forked: it begins with what nobody has started. Raises FastloadError:
         threads or workers are the parent's."""

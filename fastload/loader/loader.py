@@ -584,19 +584,24 @@ class Loader(ShownAsDataLoader):
             fingerprint = order.fingerprint_at(epoch, step, self._feed.order_of, saving=True)
         stream, served = self._parts.stream, getattr(self._parts.backend, "next", (0, 0))
         inside = {} if stream is None else stream.state((epoch, step), served)
+        carried = order.carried(epoch, step)
         reproducible = order.reproducible()
         if fingerprint is not None or "sampler" in reproducible:
             # There at the start of an epoch, too: torch.distributed.checkpoint loads the keys that
             # a new loader has.
             reproducible["fingerprint"] = fingerprint
-        return {
-            "version": STATE_VERSION,
-            "epoch": epoch,
-            "step": step,
-            "order": reproducible,
-            "source": self._parts.source.fingerprint,
-            "recipe": self._parts.recipe_fingerprints[0],
-        } | ({"dataset": inside} if inside else {})
+        return (
+            {
+                "version": STATE_VERSION,
+                "epoch": epoch,
+                "step": step,
+                "order": reproducible,
+                "source": self._parts.source.fingerprint,
+                "recipe": self._parts.recipe_fingerprints[0],
+            }
+            | ({"dataset": inside} if inside else {})
+            | ({"carried": carried} if carried else {})
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken: the next `iter()` gives the remaining batches of that
@@ -636,7 +641,14 @@ class Loader(ShownAsDataLoader):
         def steps_in(epoch: int) -> int:
             return sys.maxsize if order.open_ended else order.steps_in(epoch)
 
-        position, fingerprint, sampler = read_state(state, mine, steps_in)
+        position, fingerprint, sampler, changed = read_state(
+            state, mine, steps_in, order.may_differ
+        )
+        if carried := order.carried(0, 0):
+            given = state.get("carried", "")
+            position = order.go_on(given, position, changed=changed)
+            if changed or given != carried:
+                self._feed.forget()
         loaded = None if fingerprint is None else LoadedOrder(position, fingerprint, str(sampler))
         if loaded is not None and (order.ahead or not self.config.adopted):
             loaded.check(order, self._feed.order_of)

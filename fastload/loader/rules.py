@@ -41,6 +41,15 @@ def refuse_beside_batches(
             )
 
 
+def refuse_beside_weights(argument: str, source: Source) -> None:
+    """Raise ConfigurationError if a mix by weights is read in an order of the user's."""
+    if source.mixture is not None:
+        raise ConfigurationError(
+            f"{argument}: the weights of fastload.mix decide which samples come when; leave one of "
+            "the two out."
+        )
+
+
 def refuse_of_dataloader(*, persistent_workers: Any, in_order: Any, pin_memory_device: Any) -> None:
     """Raise ConfigurationError for an argument that a DataLoader has and a Loader cannot follow."""
     for name, value, only, why in (

@@ -359,6 +359,7 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
     given = config.own_sampler
     order: Order
     if given is not None:
+        rules.refuse_beside_weights("sampler", source)
         order = _order_given(given, config, source, shard)
     else:
         order = EpochOrder(
@@ -370,6 +371,8 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
             tail=config.tail or "filled",
             interleaved=config.interleaved,
         )
+        if source.mixture is not None:
+            order = source.mixture.order(order)
         if config.order is not None:
             sizes = functools.cache(functools.partial(_image_sizes, config, source))
             values = functools.partial(_values_of, source)

@@ -5,7 +5,7 @@ A state comes from a file, so nothing in it is trusted: each value is checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -51,13 +51,16 @@ class LoadedOrder:
 
 
 def read_state(
-    state: Any, mine: Mapping[str, Any], steps_in: Callable[[int], int]
-) -> tuple[Position, Any, Any]:
+    state: Any,
+    mine: Mapping[str, Any],
+    steps_in: Callable[[int], int],
+    may_differ: Collection[str] = (),
+) -> tuple[Position, Any, Any, bool]:
     """Check a state, or whatever was given as one, against what has to be equal and the steps of
     its epoch.
 
-    Returns the position; the fingerprint of the epoch's order or None; and the sampler's name, for
-    messages.
+    Returns the position; the fingerprint of the epoch's order or None; the sampler's name, for
+    messages; and whether it differs in keys that `may_differ`: its steps are of another epoch then.
 
     Raises:
         StateMismatchError: it is no state, or of another loader; both sides are in the message.
@@ -74,7 +77,8 @@ def read_state(
     }
     fingerprint = theirs.pop("fingerprint", None)
     differing = [key for key in {**mine, **theirs} if not _same(mine.get(key), theirs.get(key))]
-    if differing:
+    changed = bool(differing)
+    if not all(key in may_differ for key in differing):
         rows = "; ".join(
             f"{key}: state {theirs.get(key)!r}, this loader {mine.get(key)!r}" for key in differing
         )
@@ -87,13 +91,13 @@ def read_state(
     if (
         type(epoch) is not int
         or type(step) is not int
-        or not (0 <= epoch < _EPOCHS and 0 <= step <= steps)
+        or not (0 <= epoch < _EPOCHS and step >= 0 and (changed or step <= steps))
     ):
         raise StateMismatchError(
             f"state: epoch {epoch!r}, step {step!r} is not a place in epochs of "
             f"{counted(steps, 'batch')}."
         )
-    return (epoch, step), fingerprint, theirs.get("sampler")
+    return (epoch, step), fingerprint, theirs.get("sampler"), changed
 
 
 def _same(mine: Any, theirs: Any) -> bool:

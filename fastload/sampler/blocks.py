@@ -63,10 +63,15 @@ class BlockShuffle(Ordering):
                     f"order: {name} of a BlockShuffle must be an int of at least 1, got {value!r}."
                 )
 
-    def applied_to(self, order: EpochOrder) -> BlockOrder:
+    def applied_to(self, order: EpochOrder) -> EpochOrder:
         """The same samples in batches of the same size. Raises ConfigurationError: the window does
         not fit them, or the ranks are shared as a DistributedSampler does it."""
         order.require_own_share("order (BlockShuffle)")
+        return order.in_blocks(self) or self.fitted(order)
+
+    def fitted(self, order: EpochOrder) -> BlockOrder:
+        """The order of all samples, shuffled so. Raises ConfigurationError: the window does not fit
+        them."""
         whole, ranks = order.global_batch_size, order.shard.world_size
         window = -(-LEAST_WINDOW // whole) * whole if self.window is None else int(self.window)
         if window % whole and (whole % window or window % ranks):
@@ -240,6 +245,10 @@ class BlockOrder(EpochOrder):
     @property
     def _computed(self) -> bool:
         return self.length > _LARGEST_IN_MEMORY
+
+    def computed(self, epoch: int) -> ComputedOrder:
+        """The order of an epoch, of which only what is asked for is computed."""
+        return _BlockEpoch(self.length, self, epoch)
 
     def epoch(self, epoch: int) -> Int64Array:
         order = _BlockEpoch(self.length, self, epoch)

@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.draws import Draws, Stream
-from fastload.errors import ConfigurationError, counted
+from fastload.errors import ConfigurationError, StateMismatchError, counted
 from fastload.fingerprint import fingerprint_of
-from fastload.sampler.order import EpochOrder, Int64Array, Ordering, Shuffle
+from fastload.sampler.order import EpochOrder, Int64Array, Ordering, Position, Shuffle
 from fastload.sampler.placement import NodePlacement
 
 logger = logging.getLogger("fastload")
@@ -151,8 +151,10 @@ class Buckets(Ordering):
         inner = order if self.order is None else self.order.applied_to(order)
         images, sizes = self._image_sizes(), self.all_sizes
         which = _assigned(images, sizes)
-        if order.drop_last and order.length >= order.global_batch_size:
-            sizes, which = self._without_small(images, sizes, which, order.global_batch_size)
+        grouped = inner.in_groups(which, len(sizes))
+        if order.drop_last and inner.samples >= order.global_batch_size:
+            sizes, which, grouped = self._without_small(images, sizes, which, grouped, inner)
+        inner = grouped
         buckets = BucketOrder(
             order.length,
             order.batch_size,
@@ -168,22 +170,29 @@ class Buckets(Ordering):
         if buckets.left_out and order.shard.rank == 0:
             each = "others each time" if inner.shuffle else "the same each time"
             _say(
-                f"order: of {counted(order.length, 'sample')} in {counted(len(sizes), 'bucket')} "
+                f"order: of {counted(inner.samples, 'sample')} in {counted(len(sizes), 'bucket')} "
                 f"drop_last=True leaves out {buckets.left_out:,} in each epoch, {each}, as they "
                 "fill no batch."
             )
         return buckets
 
     def _without_small(
-        self, images: Int64Array, sizes: tuple[Size, ...], which: Which, least: int
-    ) -> tuple[tuple[Size, ...], Which]:
-        """The sizes without those of fewer images than a global batch, and the bucket of each
-        image then. Raises ConfigurationError: there are such, and it was not asked for."""
+        self,
+        images: Int64Array,
+        sizes: tuple[Size, ...],
+        which: Which,
+        grouped: EpochOrder,
+        inner: EpochOrder,
+    ) -> tuple[tuple[Size, ...], Which, EpochOrder]:
+        """The sizes without those of fewer images in an epoch than a global batch, the bucket of
+        each image then, and the order inside in these (`EpochOrder.in_groups`). Raises
+        ConfigurationError: there are such, and it was not asked for."""
+        least = inner.global_batch_size
         while True:
-            counts = np.bincount(which, minlength=len(sizes))
+            counts = grouped.group_counts(which, len(sizes))
             small = np.flatnonzero((counts > 0) & (counts < least))
             if not len(small):
-                return sizes, which
+                return sizes, which, grouped
             if self.small == "error":
                 some = ", ".join(f"{_shown(sizes[n])} ({counts[n]})" for n in small[:5].tolist())
                 more = "" if len(small) <= 5 else f" and {len(small) - 5} more"
@@ -197,6 +206,7 @@ class Buckets(Ordering):
             smallest = int(small[np.argmin(counts[small])])
             sizes = sizes[:smallest] + sizes[smallest + 1 :]
             which = _assigned(images, sizes)
+            grouped = inner.in_groups(which, len(sizes))
 
 
 def _checked(size: Any) -> Size:
@@ -270,8 +280,8 @@ class BucketOrder(EpochOrder):
 
     @cached_property
     def counts(self) -> Int64Array:
-        """Samples of each bucket."""
-        return np.bincount(self.which, minlength=len(self.shapes))
+        """Samples of each bucket in an epoch."""
+        return self.inner.group_counts(self.which, len(self.shapes))
 
     @cached_property
     def _full(self) -> Int64Array:
@@ -290,7 +300,15 @@ class BucketOrder(EpochOrder):
     @property
     def left_out(self) -> int:
         """Samples that an epoch does not have."""
-        return self.length - self.samples
+        return self.inner.samples - self.samples
+
+    @property
+    def repeating(self) -> bool:
+        return self.inner.repeating
+
+    @property
+    def counted_by(self) -> Any:
+        return self.inner.counted_by
 
     @property
     def samples(self) -> int:
@@ -371,7 +389,7 @@ class BucketOrder(EpochOrder):
         places = self._kept.get(epoch)
         if places is None:
             where = self._positions(epoch, np.asarray(self.inner.epoch(epoch)))
-            back = np.full(self.length, -1, dtype=np.int64)
+            back = np.full(self.inner.samples, -1, dtype=np.int64)
             back[where] = np.arange(len(where))
             places = self._kept[epoch] = where, back
             for old in sorted(self._kept)[:-2]:
@@ -413,6 +431,26 @@ class BucketOrder(EpochOrder):
         counts = zip(map(_shown, self.shapes), self.counts.tolist(), strict=True)
         buckets = within | dict(counts) | {"images": fingerprint_of(self.which)}
         return inner | {"order": "in buckets", "buckets": buckets}
+
+    @property
+    def may_differ(self) -> frozenset[str]:
+        return self.inner.may_differ
+
+    def carried(self, epoch: int, step: int) -> str:
+        """Of the order inside, at the start of the epoch."""
+        return self.inner.carried(epoch + (step >= self.steps), 0)
+
+    def go_on(self, carried: Any, place: Position, *, changed: bool) -> Position:
+        epoch, step = place
+        if changed and 0 < step < self.steps:
+            raise StateMismatchError(
+                "state: it was taken in the middle of an epoch of Buckets, of a mix that has "
+                "changed since: which samples were taken is not known. Take states to be changed "
+                "between two epochs."
+            )
+        begins = epoch + (step >= self.steps), 0
+        went_on = self.inner.go_on(carried, begins, changed=changed)
+        return went_on if changed else place
 
     @property
     def _kind(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
-from fastload.sampler.order import EpochOrder, Int64Array, Ordering, Shuffle
+from fastload.sampler.order import EpochOrder, Int64Array, Ordering, Position, Shuffle
 
 Size = tuple[int, int]
 """Height, width [pixels]."""
@@ -136,6 +136,24 @@ class Around(EpochOrder):
 
     def repeats(self, indices: Int64Array) -> Int64Array | None:
         return self.inner.repeats(indices)
+
+    @property
+    def repeating(self) -> bool:
+        return self.inner.repeating
+
+    @property
+    def counted_by(self) -> Any:
+        return self.inner.counted_by
+
+    @property
+    def may_differ(self) -> frozenset[str]:
+        return self.inner.may_differ
+
+    def carried(self, epoch: int, step: int) -> str:
+        return self.inner.carried(epoch, step)
+
+    def go_on(self, carried: Any, place: Position, *, changed: bool) -> Position:
+        return self.inner.go_on(carried, place, changed=changed)
 
     def together(
         self, epoch: int, step: int, since: int, indices: Int64Array

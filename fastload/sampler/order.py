@@ -258,6 +258,23 @@ class Order:
         """What a saved state must agree on for the order to be the same one."""
         raise NotImplementedError
 
+    @property
+    def may_differ(self) -> frozenset[str]:
+        """Keys of `reproducible`, and "source", in which a state may be of another loader all the
+        same: `go_on` knows what to do then."""
+        return frozenset()
+
+    def carried(self, epoch: int, step: int) -> str:
+        """What a state taken after `step` batches of an epoch says of the order beside its place;
+        empty: nothing."""
+        return ""
+
+    def go_on(self, carried: Any, place: Position, *, changed: bool) -> Position:
+        """A state was loaded: what `carried` has said, and where it was taken. Returns where to go
+        on. Nothing in it is trusted. `changed`: whether it differs in what `may_differ`. Raises
+        StateMismatchError: it is of another order."""
+        return place
+
     def describe(self) -> str:
         """For a person."""
         return (
@@ -292,6 +309,8 @@ class EpochOrder(Order):
     drop_last: bool = False
     seed: int = 0
     tail: Tail = "exact"
+    weighted: ClassVar[bool] = False
+    """Whether samples come by weights, and not each once."""
     interleaved: bool = False
     """Whether a rank takes every world_size-th sample of a global batch, as DistributedSampler has
     it, rather than a stretch."""
@@ -439,9 +458,33 @@ class EpochOrder(Order):
             else {"tail": self.tail}
         )
 
+    @property
+    def repeating(self) -> bool:
+        """Whether an index may come twice in an epoch."""
+        return self.samples > self.length  # by padding
+
     def repeats(self, indices: Int64Array) -> Int64Array | None:
-        """Only padding brings an index twice."""
-        return count_repeats(indices) if self.samples > self.length else None
+        return count_repeats(indices) if self.repeating else None
+
+    @property
+    def counted_by(self) -> Any:
+        """Of orders whose epochs follow from how much came in those before: what two must have
+        equal so that one can go on after the other. None: of others."""
+        return None
+
+    def in_blocks(self, blocks: Any) -> EpochOrder | None:
+        """This order with samples shuffled by a BlockShuffle, where that is its own matter."""
+        return None
+
+    def in_groups(self, which: Any, count: int) -> EpochOrder:
+        """This order where samples are in groups, whose numbers are `which`, (length,), below
+        `count`: with as many samples of each in every epoch. Raises ConfigurationError: it cannot
+        have that."""
+        return self
+
+    def group_counts(self, which: Any, count: int) -> Int64Array:
+        """(count,): how many samples of each group an epoch has, see `in_groups`."""
+        return np.bincount(which, minlength=count)
 
 
 class Ordering(ABC):
@@ -499,6 +542,8 @@ class Schedule:
         self._epochs: dict[int, _Drawn] = {}
         """The epochs under way."""
         self._next: Position | None = None
+        self._outdated = False
+        """Whether what was drawn is not to be used from the next `begin` on."""
         self.ended = False
         """Whether the sampler had no more batches, where it has no length."""
 
@@ -521,8 +566,12 @@ class Schedule:
         """The batch at this position comes next."""
         self._next, self.ended = position, False
         epoch, step = position
-        if step == 0 and self._order.outdated(epoch):
-            self._epochs = {}
+        if self._outdated or (step == 0 and self._order.outdated(epoch)):
+            self._outdated, self._epochs = False, {}
+
+    def forget(self) -> None:
+        """From the next `begin` on epochs are drawn again. May be called by any thread."""
+        self._outdated = True
 
     def next(self) -> tuple[Position, Draws] | None:
         """The next batch; None where the next epoch cannot be read before it starts."""

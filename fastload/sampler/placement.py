@@ -52,6 +52,11 @@ class NodePlacement(Ordering):
         """The same samples in batches of the same size. Raises ConfigurationError: as of
         `nodes_of`, or the ranks are shared as a DistributedSampler does it."""
         order.require_own_share("order (NodePlacement)")
+        if order.weighted:
+            raise ConfigurationError(
+                "order: a NodePlacement goes through all samples once, and the weights of "
+                "fastload.mix say how often each source comes; leave one of the two out."
+            )
         return PlacedOrder(
             order.length,
             order.batch_size,

@@ -23,7 +23,7 @@ from fastload.sampler.nested import (
     is_count,
     shown,
 )
-from fastload.sampler.order import EpochOrder, Int64Array, Ordering
+from fastload.sampler.order import EpochOrder, Int64Array, Ordering, Position
 
 
 @dataclass(frozen=True)
@@ -277,6 +277,13 @@ class PhasedOrder(EpochOrder):
             for first, phase in phases.items()
         }
         start = phases[0]
+        if any(phase.counted_by != start.counted_by for phase in phases.values()):
+            raise ConfigurationError(
+                "order: the epochs of a mix by weights would have other numbers of samples, or of "
+                "buckets, from some epoch on, so that its sources could not go on where they were "
+                "left. Give fastload.mix until= a number of samples that all global batches "
+                "divide, and no homogeneous=True; or leave out the Buckets of Progressive."
+            )
         return cls(
             start.length,
             max(phase.batch_size for phase in phases.values()),
@@ -336,8 +343,23 @@ class PhasedOrder(EpochOrder):
     ) -> Draws:
         return self.at(epoch).draws(epoch, step, indices, repeats)
 
+    @property
+    def repeating(self) -> bool:
+        return any(phase.repeating for phase in self._all)
+
     def repeats(self, indices: Int64Array) -> Int64Array | None:
-        return None
+        one = next((phase for phase in self._all if phase.repeating), None)
+        return None if one is None else one.repeats(indices)
+
+    @property
+    def may_differ(self) -> frozenset[str]:
+        return self._all[0].may_differ
+
+    def carried(self, epoch: int, step: int) -> str:
+        return self.at(epoch).carried(epoch, step)
+
+    def go_on(self, carried: Any, place: Position, *, changed: bool) -> Position:
+        return self.at(place[0]).go_on(carried, place, changed=changed)
 
     def together(
         self, epoch: int, step: int, since: int, indices: Int64Array

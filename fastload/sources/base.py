@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from fastload.sources.columns import (
 )
 from fastload.sources.instances import check_instances
 from fastload.sources.kinds import PLACES, VALUE
+
+if TYPE_CHECKING:
+    from fastload.sampler.mixture import Mixture
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,6 +58,8 @@ class Source:
     `explain()`."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Further facts for people, by name."""
+    mixture: Mixture | None = None
+    """By which weights its samples come, where it is a mix of several; None: each once."""
     upright: bool = False
     """Whether images are always turned upright by their EXIF orientation, because the library whose
     data set this is does so; the option `exif_orientation` is on then."""
@@ -208,6 +213,7 @@ class Source:
             columns={name: column.take(indices) for name, column in self.columns.items()},
             fingerprint=fingerprint_of(self.fingerprint, indices),
             name=f"{self.name} (subset of {len(indices)})",
+            mixture=None,
         )
 
 
