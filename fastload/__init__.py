@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from fastload.sampler.weights import WeightSchedule as WeightSchedule
     from fastload.sources import open_source as open_source
     from fastload.sources.joining import join as join
-    from fastload.sources.partners import Partner as Partner
     from fastload.sources.mixture import mix as mix
+    from fastload.sources.partners import Partner as Partner
     from fastload.sources.ragged import Ragged as Ragged
 
 __version__ = "0.1.0"

@@ -431,10 +431,10 @@ class MixtureOrder(EpochOrder):
     @cached_property
     def _identities(self) -> dict[str, str]:
         """Of each cell: by what its samples are known."""
-        prints = dict(zip(self.mixture.names, self.mixture.fingerprints, strict=True))
+        known = dict(zip(self.mixture.names, self.mixture.fingerprints, strict=True))
         in_groups = "" if self.groups is None else fingerprint_of(np.asarray(self.groups.which))
         return {
-            cell.name: f"{prints[self.mixture.names[number]]}{in_groups}"
+            cell.name: f"{known[self.mixture.names[number]]}{in_groups}"
             for number, cell in zip(self._components, self.cells, strict=True)
         }
 
@@ -577,7 +577,7 @@ class MixtureEpoch(ComputedOrder):
         return samples
 
     def repeats_at(self, positions: Int64Array) -> Int64Array:
-        """How many passes through their component before the one that samples are of have begun in
+        """How many passes through their component before the one that samples are of have started in
         this epoch, or go on in it: no two of an index have the same."""
         cells, ordinal = self.parts(positions)
         sizes = np.array([cell.size for cell in self.order.cells], dtype=np.int64)

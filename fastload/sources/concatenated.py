@@ -227,11 +227,11 @@ class _Parts(RowSelection, PickledByReference):
 
     def each(self, indices: Int64Array) -> Iterator[tuple[Any, Int64Array, Int64Array]]:
         """(column, which of the rows are of it, their numbers there)."""
-        held = self.rows_of(indices)
-        numbers = np.searchsorted(self.starts, held, "right") - 1
+        inside = self.rows_of(indices)
+        numbers = np.searchsorted(self.starts, inside, "right") - 1
         for number in np.unique(numbers).tolist():
             rows = np.flatnonzero(numbers == number)
-            yield self.parts[number], rows, held[rows] - int(self.starts[number])
+            yield self.parts[number], rows, inside[rows] - int(self.starts[number])
 
     def listed(self, indices: Int64Array, read: str) -> list[Any]:
         """What a method of each column gives for its rows, in the order of the rows."""
