@@ -199,3 +199,43 @@ def test_setup_removes_the_distribution_of_the_old_name_before_it_installs() -> 
     assert removed < min(
         number for number, line in enumerate(lines) if "install --quiet --editable" in line
     )
+
+
+# -- The repository --------------------------------------------------------------------------------
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_use_actions_by_hash_and_have_no_rights_that_they_do_not_ask_for(
+    workflow: Path,
+) -> None:
+    text = workflow.read_text()
+    used = re.findall(r"uses: (\S+)(.*)", text)
+    assert used
+    for action, comment in used:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", action), action
+        assert re.match(r" # v\d+\.\d+\.\d+", comment), f"{action}: of which version?"
+    assert "\npermissions: {}\n" in text
+    jobs = text[text.index("\njobs:") :]
+    assert len(re.findall(r"^  \w+:$", jobs, re.MULTILINE)) == jobs.count("    permissions:\n")
+    for script in re.findall(r"\bscripts/[\w.]+", text):
+        assert (ROOT / script).is_file(), script
+
+
+def test_the_matrix_of_pythons_is_that_of_the_classifiers() -> None:
+    listed = runpy.run_path(str(ROOT / "scripts" / "pythons.py"))["pythons"]()
+    text = (ROOT / "pyproject.toml").read_text()
+    assert [f"Programming Language :: Python :: {one}" in text for one in listed] == [True] * 5
+    assert listed[0] == "3.10"
+    # One wheel from 3.12 on; the others have their own.
+    assert 'build = ["cp310-*", "cp311-*", "cp312-*", "cp314t-*"]' in text
+    assert '"wheel.py-api" = "cp312"' in text
+
+
+def test_the_page_for_who_reads_the_code_names_folders_and_files_that_there_are() -> None:
+    text = (ROOT / "HACKING.md").read_text()
+    named = re.findall(r"`((?:[\w-]+/)+(?:[\w-]+\.py)?|\w+\.py)`", text)
+    assert len(named) > 20
+    places = ROOT, ROOT / "fastload"
+    assert [one for one in named if not any((at / one).exists() for at in places)] == []

@@ -41,6 +41,8 @@ PAGES = sorted(
         ROOT / "README.md",
         ROOT / "README.zh-CN.md",
         ROOT / "CONTRIBUTING.md",
+        ROOT / "HACKING.md",
+        ROOT / "CODE_OF_CONDUCT.md",
         ROOT / "SECURITY.md",
         ROOT / "llms.txt",
         ROOT / "skills" / "fastload" / "SKILL.md",
@@ -568,5 +570,5 @@ def test_the_versions_of_python_are_named() -> None:
     assert least is not None
     assert named[0] == least[1]
     assert list(map(int, named)) == list(range(int(named[0]), int(named[-1]) + 1))
-    assert "3.10 to 3.13" in (ROOT / "Makefile").read_text(), "those that wheels are made for"
-    assert named[-1] == "13"
+    assert "3.10 to 3.14" in (ROOT / "Makefile").read_text(), "those that wheels are made for"
+    assert named[-1] == "14"
