@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from fastload.sampler.scales import BatchSize as BatchSize
     from fastload.sampler.scales import MultiScale as MultiScale
     from fastload.sampler.scales import Progressive as Progressive
+    from fastload.sampler.weighted import WeightedShuffle as WeightedShuffle
     from fastload.sampler.weights import WeightSchedule as WeightSchedule
     from fastload.sources import open_source as open_source
     from fastload.sources.joining import join as join
@@ -91,6 +92,7 @@ _MODULES = {
     "UnsupportedTransformError": "fastload.errors",
     "Views": "fastload.recipe.views",
     "WeightSchedule": "fastload.sampler.weights",
+    "WeightedShuffle": "fastload.sampler.weighted",
     "available_backends": "fastload.backends",
     "build_cache": "fastload.cache",
     "create_loader": "fastload.loader",

@@ -359,6 +359,9 @@ class Loader(ShownAsDataLoader):
 
     def _assemble_again(self) -> None:
         parts = assemble(self.config)  # if this raises, the old parts stay
+        place = self._cursor.position
+        if carried := self._parts.order.carried(*place):
+            parts.order.go_on(carried, place, changed=False)
         self._finalizer()
         self._progress.parts, self._progress.feed = parts, parts.feed(self.config.on_error)
         self._feed.record(self._progress.spans)
@@ -551,6 +554,50 @@ class Loader(ShownAsDataLoader):
             if self._followed is not None:
                 self._followed.note()
 
+    def set_weights(
+        self, weights: Any, *, from_step: int | None = None, group: ProcessGroup | None = None
+    ) -> None:
+        """Draw samples by other weights, of a loader with `order=fastload.WeightedShuffle()`: from
+        the next batch on, or from a later step of the epoch. What was made ahead is dropped, and
+        made again; weights that were set for later steps are dropped, too. States have the weights.
+
+        Where ranks divide the data, all of them must call this, at the same step with the same
+        weights: they are compared over the process group, in this thread, as in any collective.
+
+        Args:
+            weights: (samples,): one of at least 0 for each sample of the data set, array or tensor;
+                kept as float32. A sample of twice the weight comes twice as often.
+            from_step: the step (0-based, of the epoch under way, or of the one that begins next)
+                from which on they hold; the number of steps of the epoch is the start of the next
+                one. None: the next batch.
+            group: the ranks to compare with. None: all of `torch.distributed`.
+
+        Raises:
+            ConfigurationError: samples are not drawn by weights; these are negative, not finite,
+                all zero or not one for each sample; the step is one of the past, or beyond the
+                epoch; or another rank has other weights, or is elsewhere. All ranks raise it then,
+                and nothing changes.
+        """
+        from fastload.loader.agreement import agreed
+
+        self._settle()
+        order, (epoch, step) = self._parts.order, self._cursor.position
+        with agreed(order.shard, group, "set_weights") as said:
+            if step >= order.steps_in(epoch):
+                epoch, step = epoch + 1, 0
+            checked = order.sample_weights(weights)
+            steps = order.steps_in(epoch)
+            first = step if from_step is None else integer("from_step", from_step, None)
+            if not step <= first <= steps:
+                raise ConfigurationError(
+                    f"from_step: must be from {step}, the next batch, to {steps}, the end of epoch "
+                    f"{epoch}, got {first}."
+                )
+            place = (epoch, first) if first < steps else (epoch + 1, 0)
+            said.update(weights=checked.digest, epoch=place[0], step=place[1])
+        order.change(checked, place)
+        self._feed.forget()
+
     def skip(self, batches: int) -> None:
         """Leave out this many batches at the start of the next epoch; they are not read.
 
@@ -644,11 +691,9 @@ class Loader(ShownAsDataLoader):
         position, fingerprint, sampler, changed = read_state(
             state, mine, steps_in, order.may_differ
         )
-        if carried := order.carried(0, 0):
-            given = state.get("carried", "")
-            position = order.go_on(given, position, changed=changed)
-            if changed or given != carried:
-                self._feed.forget()
+        if order.carried(0, 0):
+            position = order.go_on(state.get("carried"), position, changed=changed)
+            self._feed.forget()
         loaded = None if fingerprint is None else LoadedOrder(position, fingerprint, str(sampler))
         if loaded is not None and (order.ahead or not self.config.adopted):
             loaded.check(order, self._feed.order_of)

@@ -577,8 +577,8 @@ class MixtureEpoch(ComputedOrder):
         return samples
 
     def repeats_at(self, positions: Int64Array) -> Int64Array:
-        """How many passes through their component have started in this epoch, or go on in it,
-        before the one that samples are of: no two of an index have the same."""
+        """How many passes through their component come before the one that samples are of, from
+        the first that is part of this epoch on: no two of an index have the same."""
         cells, ordinal = self.parts(positions)
         sizes = np.array([cell.size for cell in self.order.cells], dtype=np.int64)
         taken, size = self._taken[cells], sizes[cells]

@@ -155,6 +155,12 @@ class Around(EpochOrder):
     def go_on(self, carried: Any, place: Position, *, changed: bool) -> Position:
         return self.inner.go_on(carried, place, changed=changed)
 
+    def sample_weights(self, given: Any) -> Any:
+        return self.inner.sample_weights(given)
+
+    def change(self, weights: Any, place: Position) -> None:
+        self.inner.change(weights, place)
+
     def together(
         self, epoch: int, step: int, since: int, indices: Int64Array
     ) -> Sequence[Int64Array]:

@@ -275,6 +275,18 @@ class Order:
         StateMismatchError: it is of another order."""
         return place
 
+    def sample_weights(self, given: Any) -> Any:
+        """Weights of all samples, checked, for `change`. Raises ConfigurationError: samples are not
+        drawn by such, or these are none."""
+        raise ConfigurationError(
+            "weights: the samples of this loader are not drawn by weights, so that they cannot be "
+            "set. Make it with order=fastload.WeightedShuffle() in place of shuffle=True."
+        )
+
+    def change(self, weights: Any, place: Position) -> None:
+        """Draw samples by other weights from a place on; those set for later ones are dropped."""
+        raise NotImplementedError
+
     def describe(self) -> str:
         """For a person."""
         return (

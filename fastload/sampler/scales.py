@@ -361,6 +361,12 @@ class PhasedOrder(EpochOrder):
     def go_on(self, carried: Any, place: Position, *, changed: bool) -> Position:
         return self.at(place[0]).go_on(carried, place, changed=changed)
 
+    def sample_weights(self, given: Any) -> Any:
+        return self._all[0].sample_weights(given)
+
+    def change(self, weights: Any, place: Position) -> None:
+        self.at(place[0]).change(weights, place)
+
     def together(
         self, epoch: int, step: int, since: int, indices: Int64Array
     ) -> Sequence[Int64Array]:
