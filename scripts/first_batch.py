@@ -45,8 +45,8 @@ def main() -> None:
         plain = np.asarray(Image.open(Path(folder, "cat", "0.jpg")))
     assert native.available(), "the wheel came without its native core"
     assert "native core" in words, words
-    assert " PNG by the core" in words, words
-    assert " WEBP by the core" in words, words
+    assert "PNG (ISA-L)" in words, words
+    assert "WEBP (libwebp)" in words, words
     assert len(batches) == 2
     assert np.array_equal(batches[0][0][0].permute(1, 2, 0).numpy(), plain)
     gil = "" if getattr(sys, "_is_gil_enabled", lambda: True)() else ", the GIL is off"
