@@ -67,6 +67,8 @@ TESTS = {
     "test_look": "cli.look pipelines.named tools.look.page tools.look.samples",
     "test_machine": "machine",
     "test_masks": "backends.masks sources.masks",
+    "test_mix": "sources.concatenated sources.mixture",
+    "test_mixture_order": "sampler.merging sampler.mixture sampler.weights",
     "test_mosaics_in_the_core": "backends.pixels_composite native.composites",
     "test_measure": "tools.measure.clock tools.measure.rounds tools.measure.statistics",
     "test_measure_page": "tools.bench.decode_report tools.measure.charts tools.measure.page "
@@ -204,6 +206,7 @@ TESTS = {
     "test_views": "recipe.views",
     "test_watch": "cli.watch tools.watch.beside tools.watch.record tools.watch.report "
     "tools.watch.run tools.watch.sample tools.watch.verdict",
+    "test_weighted": "loader.agreement sampler.weighted",
     "test_whole_images": "recipe.whole_images",
 }
 """By test file: the modules of `fastload` whose tests it holds."""
