@@ -16,8 +16,7 @@ VENV   ?= .venv
 EXTRAS ?= dev,dali
 PHOTOS ?=
 PYTEST ?=
-# Processes that run tests side by side: two more than there are cores, as tests wait a quarter of their time. Each imports torch
-# (1 GB), so no more than eight by default.
+# Processes that run tests side by side: two more than there are cores, as tests wait a quarter of their time; at most eight.
 WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 1); [ $$cores -lt 7 ] && echo $$((cores + 2)) || echo 8)
 DATA   ?=
 CORPORA ?=
@@ -79,8 +78,11 @@ style: $(INSTALLED)
 # processor time for the tests alone.
 test test-of test-fast test-whole test-reliability: export PYTHONDONTWRITEBYTECODE :=
 
+# Forks of one process that has read all tests; where there is a GPU, which forks cannot use, processes that read them each.
+FORKS = $(if $(wildcard /dev/nvidiactl),-n $(1) --dist $(2),-p tests.forks --forks $(1) $(3))
+
 # tests/reliability is not even read: nothing in it is of these.
-RUN_TESTS := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore tests/reliability
+RUN_TESTS := $(BIN)/python -m pytest $(call FORKS,$(WORKERS),worksteal) --ignore tests/reliability
 
 # mypy takes the time that tests wait: a quarter of that of two cores.
 test: style ## lint, and all tests but those of test-whole and test-reliability; PYTEST="-k resume" passes options on
@@ -94,7 +96,7 @@ test-of: $(INSTALLED) ## the tests of one module, MODULE=loader.config, without 
 test-fast: $(INSTALLED) ## the quick tests, some 6,000, on two of the backends, for the everyday loop
 	$(RUN_TESTS) -m "not slow and not whole and not reliability" $(PYTEST)
 
-# Only files with such tests: to read all of them takes each process 24 s of processor time, and 12 more in a fresh clone.
+# Only files with such tests: to read all of them takes 24 s of processor time, and 12 more in a fresh clone.
 FILES_WITH = $$(grep -lE '$(1)' tests/test_*.py tests/clients/test_*.py)
 
 test-whole: $(INSTALLED) ## what takes long: runs of our tools, several ranks, Triton's interpreter, Ray and Lightning where installed
@@ -102,7 +104,7 @@ test-whole: $(INSTALLED) ## what takes long: runs of our tools, several ranks, T
 
 # By two processes; all tests of a file are in one of them, as they share servers and builds.
 test-reliability: $(INSTALLED) ## faults: killed workers, full disks, hostile files, forks
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m reliability $(PYTEST) tests/reliability $(call FILES_WITH,mark\.reliability)
+	$(BIN)/python -m pytest $(call FORKS,2,loadfile,--whole-files) -m reliability $(PYTEST) tests/reliability $(call FILES_WITH,mark\.reliability)
 
 soak: $(INSTALLED) ## 30 minutes of faults at random: every sample accounted for, memory flat; MINUTES=3 for less
 	$(BIN)/python -m tests.reliability.soak --minutes $(MINUTES)

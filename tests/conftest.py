@@ -55,7 +55,8 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     """What packages and test files define is not looked through by the garbage collector: a full
     collection, as tests of leaks ask for, takes some 10 ms instead of 200."""
     gc.disable()
-    if hasattr(session.config, "workerinput"):  # one of several, which run all tests
+    several = hasattr(session.config, "workerinput") or session.config.getoption("forks", 0)
+    if several:  # all tests are run
         # Where Trio is installed, importing it looks through all objects that there are, twice: 2 s
         # of processor time once torch is imported.
         with contextlib.suppress(ImportError):

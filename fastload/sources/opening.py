@@ -164,8 +164,7 @@ def open_source(
             `test_images`).
         labels: of CIFAR-100, "fine" (the default) or "coarse".
         fields: of tar shards, the extensions or column names to serve, in the order of the batch;
-            of Parquet files, Lance data sets, MDS shards and a Hugging Face Dataset the names of
-            columns.
+            of formats with named columns, the names of those to serve.
         classes: class names of arrays, IDX files, tables, tar and MDS shards; labels beyond them
             are refused. Of a folder, which subfolders are classes, by label, whatever they are
             called: all that there are, and perhaps others, of which it has no images. Of a table of
