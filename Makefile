@@ -100,7 +100,7 @@ test-fast: $(INSTALLED) ## the quick tests, some 6,000, on two of the backends, 
 FILES_WITH = $$(grep -lE '$(1)' tests/test_*.py tests/clients/test_*.py)
 
 test-whole: $(INSTALLED) ## what takes long: runs of our tools, several ranks, Triton's interpreter, Ray and Lightning where installed
-	$(RUN_TESTS) -m "whole and not reliability" $(PYTEST) $(call FILES_WITH,mark\.whole|remote=True)
+	$(RUN_TESTS) -m "whole and not reliability" $(PYTEST) $(call FILES_WITH,mark\.whole|whole_but|contestants)
 
 # By two processes; all tests of a file are in one of them, as they share servers and builds.
 test-reliability: $(INSTALLED) ## faults: killed workers, full disks, hostile files, forks

@@ -138,14 +138,15 @@ def once_in_workers(contestant: Contestant, case: str, chosen: str) -> None:
 
 def contestants(*names: str, remote: bool = False) -> Any:
     """A parametrisation over all backends, or over those named; one that is not installed skips
-    with the command. `remote`: of a store, for which worker processes come from a fork server;
-    those cases are `whole`, as that takes 9 s of processor time to start."""
+    with the command. `remote`: of a store, for which worker processes come from a fork server, as
+    that takes 9 s of processor time to start; `make test` has one backend of each kind of those."""
     chosen = [c for c in CONTESTANTS if not names or c.name in names or c.backend in names]
     params = []
     for contestant in chosen:
         marks = [pytest.mark.skip(reason=contestant.absent)] if contestant.absent else []
+        if remote and contestant.name not in ("torch-0", "turbojpeg", "cache-disk"):
+            marks.append(pytest.mark.whole)
         if remote and contestant.backend == "torch" and contestant.arguments.get("num_workers"):
             contestant = replace(contestant, served=True)
-            marks.append(pytest.mark.whole)
         params.append(pytest.param(contestant, id=contestant.name, marks=marks))
     return pytest.mark.parametrize("contestant", params)

@@ -37,6 +37,18 @@ SLOW_WHERE_ALL_BACKENDS_ARE_TRIED = re.compile(
 test-fast` has those of torch without worker processes, which runs transforms as they are, and of
 turbojpeg, which runs our own; what breaks for one of the others alone, `make test` finds."""
 
+WHOLE_WHERE_ALL_BACKENDS_ARE_TRIED = re.compile(
+    r"\[(.*-)?(torch-[1-9]|turbojpeg-threads|cache-ram)(-.*)?\]$"
+)
+"""That these do what the other ways of their backend do is tested by the contract; elsewhere `make
+test` has those that run in this process, with the core, from disk and on the device."""
+
+WHOLE_IN_THE_CONTRACT = re.compile(
+    r"test_(resume_twice_in_a_row|opaque_transforms_run|resume_at_another_world_size|evaluation_"
+    r"counts|ranks_share_the_same).*\[(.*-)?torch-[1-9]\]$"
+)
+"""Of worker processes, what takes half a second and more."""
+
 WHOLE = 1500
 """How long a whole run of a tool, or a test of faults, may take [seconds]. On one core with 12
 others that want it, the command of the GPU benchmark took more than the five minutes that a test
@@ -99,6 +111,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SLOW_WHERE_ALL_BACKENDS_ARE_TRIED.search(item.name):
             item.add_marker(pytest.mark.slow)
+        contract = item.path.name == "test_contract.py"
+        if (WHOLE_IN_THE_CONTRACT if contract else WHOLE_WHERE_ALL_BACKENDS_ARE_TRIED).search(
+            item.name
+        ):
+            item.add_marker(pytest.mark.whole)
         long = item.get_closest_marker("whole") or item.get_closest_marker("reliability")
         if long and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(WHOLE))

@@ -62,7 +62,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     if session.testsfailed and not options.continue_on_collection_errors:
         return None  # pytest says so
-    _Crew(session, options.forks, options.whole_files).run()
+    _Forks(session, options.forks, options.whole_files).run()
     return True
 
 
@@ -81,7 +81,7 @@ class _Fork:
     """The rest of its file."""
 
 
-class _Crew:
+class _Forks:
     def __init__(self, session: pytest.Session, count: int, whole_files: bool) -> None:
         self._session = session
         self._whole_files = whole_files

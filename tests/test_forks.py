@@ -137,11 +137,11 @@ import os, pathlib, time
 import pytest
 
 @pytest.fixture(scope="session")
-def held():
+def resource():
     yield
     pathlib.Path(f"released-{os.getpid()}").touch()
 
-def test_waits(held):
+def test_waits(resource):
     pathlib.Path(f"waits-{os.getpid()}").touch()
     time.sleep(600)
 """

@@ -137,7 +137,7 @@ def test_what_is_raised_is_reported_and_the_reports_are_kept() -> None:
     assert "Traceback" in done.output
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("words", "code", "expected"),
     [

@@ -16,6 +16,7 @@ from torchvision.transforms import v2
 
 from fastload import create_loader, native
 from tests import images, jpegs
+from tests.cases import whole_but
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
 
@@ -120,7 +121,9 @@ def test_every_box_is_the_crop_of_the_full_decode(height: int, width: int, kind:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:4:0", "4:2:0", "4:1:1"])
+@pytest.mark.parametrize(
+    "subsampling", whole_but(["4:2:0"], ["4:4:4", "4:2:2", "4:4:0", "4:2:0", "4:1:1"])
+)
 def test_every_small_size(subsampling: str) -> None:
     decoder = Decoder()
     noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)

@@ -254,8 +254,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 @pytest.mark.filterwarnings("ignore:ShiftScaleRotate")
 @pytest.mark.parametrize(
     ("chain", "rules"),
-    [pytest.param(chain, {}, id=chain) for chain in CHAINS]
-    + [pytest.param(chain, RULES, id=f"{chain}-dropped") for chain in DROPPED],
+    [
+        pytest.param(chain, rules, id=f"{chain}{name}", marks=[] if quick else pytest.mark.whole)
+        for chains, rules, name in ((CHAINS, {}, ""), (DROPPED, RULES, "-dropped"))
+        for quick, chain in ((number % 4 == 0, one) for number, one in enumerate(chains))
+    ],
 )
 def test_as_albumentations(chain: str, rules: dict[str, Any], source: Source) -> None:
     params = A.BboxParams(format="pascal_voc", label_fields=["ids"], **rules)

@@ -25,6 +25,7 @@ from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source, ValueArr
 from fastload.sources.buffers import PathTable
 from fastload.sources.masks import shapes_of
 from tests.backends import Contestant, contestants, once_in_workers
+from tests.cases import whole_but
 from tests.images import jpeg, photo, png
 from tests.images import labels as label_map
 from tests.test_masks import runs_of
@@ -207,7 +208,7 @@ def close(found: Any, wanted: Any, atol: float = 1e-4) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("images", [4, 9])
+@pytest.mark.parametrize("images", whole_but([4], [4, 9]))
 @pytest.mark.parametrize("by", [by_torchvision, by_opencv])
 def test_a_mosaic_is_the_published_one(source: Source, by: Resize, images: int) -> None:
     make, count = (mosaic, 6) if images == 4 else (mosaic_of_nine, 11)

@@ -18,7 +18,7 @@ from fastload.render import fused
 from tests.triton_driver import MACHINES
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.whole,
     pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, whose driver answers"),
     pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc, as Triton does"),
 ]
@@ -57,7 +57,6 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.whole
 def test_one_kernel_is_launched_for_a_device_where_all_is_well(answers: dict[str, Any]) -> None:
     found = answers["whole"]
     assert found["why_not"] == ["", ""]

@@ -117,7 +117,7 @@ def test_every_instruction_set(tmp_path: Path, simd: str) -> None:
     assert decoder.counts == (4, 4 * (len(boxes) - 1))
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", BASELINE)
 def test_damaged_files_get_the_verdict_that_they_have_without_an_index(
     tmp_path: Path, kind: str
@@ -186,7 +186,7 @@ def test_what_is_noted_is_there_for_the_next_process(tmp_path: Path) -> None:
     assert decoder.counts == (0, len(files))
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_damaged_index_gives_the_same_pixels(tmp_path: Path) -> None:
     """1,000 damaged indexes: bytes changed, or a part cut off."""
     path, damaged_path = tmp_path / "index", tmp_path / "damaged"

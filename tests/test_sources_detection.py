@@ -505,9 +505,10 @@ def test_lvis(tmp_path: Path) -> None:
     ("file", "images"),
     [
         ("annotations/lvis_v1_train.json", ""),
-        ("annotations/lvis_v1_train.json", "images"),
-        ("lvis_v1_train.json", ""),
-        ("lvis_v1_train.json", "../coco"),  # as detectron2 has it
+        pytest.param("annotations/lvis_v1_train.json", "images", marks=pytest.mark.whole),
+        pytest.param("lvis_v1_train.json", "", marks=pytest.mark.whole),
+        # As detectron2 has it.
+        pytest.param("lvis_v1_train.json", "../coco", marks=pytest.mark.whole),
     ],
 )
 def test_lvis_as_it_is_downloaded(tmp_path: Path, file: str, images: str, order: str) -> None:

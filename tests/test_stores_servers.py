@@ -130,7 +130,7 @@ def test_the_samples_are_those_on_disk(here: Here, local: Path) -> None:
             assert "by the index" in str(loader.explain())  # which the store has not changed since
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_version_is_the_same_from_a_listing_and_from_an_answer(here: Here, local: Path) -> None:
     name = f"{here.url}/one/1.bin"
     here.write(name, b"first")
@@ -197,7 +197,7 @@ def test_a_redirect_gives_the_bytes_or_an_error(here: Here) -> None:
     assert here.proxy.faults["redirect.bin"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_an_object_that_was_replaced_is_an_error_that_names_it(here: Here, local: Path) -> None:
     where = f"{here.url}/replaced"
     upload(local, here, where)

@@ -31,6 +31,7 @@ from fastload.tools.sweep.reported import read_reported, reported_presets
 from fastload.tools.sweep.run import cell_config, environment, launcher, row_of
 from fastload.train import preset
 from fastload.train.settings import find_preset, preset_files
+from tests.cases import whole_but
 from tests.measured import results
 
 CPU, GPU = SweepContext(device="cpu", cores=4), SweepContext(device="cuda", cores=16)
@@ -973,7 +974,9 @@ def settings(**changes: Any) -> SweepSettings:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", whole_but([signal.SIGTERM], [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+)
 def test_a_signal_is_as_ctrl_c(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(cell: Cell, *arguments: Any, **more: Any) -> Row:
         if cell.batch == 32:

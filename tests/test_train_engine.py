@@ -31,6 +31,7 @@ from fastload.train.models import Shape
 from fastload.train.results import Summary
 from fastload.train.tasks import MetricSums, PendingSums
 from tests.backends import DEVICE
+from tests.cases import whole_but
 from tests.images import write_photo_folder
 from tests.train_job import SIDE, Network, config, write_arrays
 
@@ -610,7 +611,7 @@ STEP_PATHS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", STEP_PATHS)
+@pytest.mark.parametrize("path", whole_but(["fp32", "all"], STEP_PATHS))
 def test_no_step_waits_for_the_device(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:

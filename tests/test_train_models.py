@@ -299,9 +299,14 @@ def test_segmentation_networks_of_torchvision_give_scores_for_every_pixel() -> N
     ("library", "name", "weights", "folder"),
     [
         ("torchvision", "torchvision:resnet18", "DEFAULT", "TORCH_HOME"),
-        ("torchvision", "torchvision:fasterrcnn_resnet50_fpn", "imagenet", "TORCH_HOME"),
-        ("timm", "timm:resnet18", "DEFAULT", "HF_HOME"),
-        ("segmentation_models_pytorch", "smp:Unet/resnet18", "imagenet", "HF_HOME"),
+        *(
+            pytest.param(*case, marks=pytest.mark.whole)
+            for case in (
+                ("torchvision", "torchvision:fasterrcnn_resnet50_fpn", "imagenet", "TORCH_HOME"),
+                ("timm", "timm:resnet18", "DEFAULT", "HF_HOME"),
+                ("segmentation_models_pytorch", "smp:Unet/resnet18", "imagenet", "HF_HOME"),
+            )
+        ),
     ],
 )
 def test_weights_without_a_network_are_an_error_of_ours(
@@ -331,7 +336,7 @@ def test_weights_without_a_network_are_an_error_of_ours(
     assert raised.value.__cause__ is not None
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_weights_of_a_language_model_come_from_a_folder_too(tmp_path: Path) -> None:
     first: Any = create("transformers:roberta-tiny", num_classes=50)
     first.network.save_pretrained(tmp_path)

@@ -22,6 +22,7 @@ from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.train import Summary, TrainConfig, preset, train
 from fastload.train.models import Shape, create_model
 from fastload.train.settings import find_preset, preset_files
+from tests.cases import whole_but
 from tests.images import labels, photo, write_photo_folder
 from tests.test_sources_cifar import cifar10, packed
 from tests.test_train_data import write_idx
@@ -207,26 +208,13 @@ def quietly(config: TrainConfig) -> Summary:
 
 
 def test_every_preset_is_tried_here() -> None:
-    assert set(preset_files()) == set(SMALL) > LARGE
-
-
-# Those of large networks; each of the others stands for a task: one of images, of masks, of texts.
-LARGE = {
-    "coco-fasterrcnn",
-    "cifar10-pyramidnet",
-    "cifar10-vgg19",
-    "cifar10-vgg19-sweep",
-    "cracks-unet-resnet34",
-    "cracks-unet-vgg16",
-    "cracks-unet16",
-    "imagenet-resnet50",
-}
+    assert set(preset_files()) == set(SMALL)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.whole) if name in LARGE else name for name in SMALL],
+    whole_but(["fashion-mnist-mlp"], SMALL),
 )
 def test_a_preset_trains(name: str, tmp_path: Path) -> None:
     config = small(name, tmp_path)

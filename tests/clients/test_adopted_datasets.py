@@ -178,7 +178,11 @@ IN_WORKERS = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "workers"), [*((name, 0) for name in LOADERS), *((name, 2) for name in IN_WORKERS)]
+    ("name", "workers"),
+    [
+        *((name, 0) for name in LOADERS),
+        *(pytest.param(name, 2, marks=pytest.mark.whole) for name in IN_WORKERS),
+    ],
 )
 def test_batches_are_those_of_the_dataloader(name: str, workers: int) -> None:
     arguments: dict[str, Any] = {"num_workers": workers}

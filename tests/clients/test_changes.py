@@ -28,6 +28,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload.sampler.users import _settings_of
 from fastload.sources.inspection import are_unchanged, seen_in
+from tests.cases import whole_but
 
 SAMPLES = 12
 
@@ -287,7 +288,7 @@ def test_an_order_that_cannot_change_is_not_copied() -> None:
     assert _settings_of(many) == [many]
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", whole_but([0], [0, 2]))
 @pytest.mark.parametrize("how", ["weights", "new weights", "indices", "list"])
 def test_a_sampler_that_is_changed_between_epochs_gives_what_it_says_then(
     how: str, workers: int

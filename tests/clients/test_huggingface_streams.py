@@ -17,6 +17,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload.errors import ConfigurationError, StateMismatchError
 from tests import images
+from tests.cases import whole_but
 
 datasets = pytest.importorskip("datasets", reason="Hugging Face's datasets is not installed")
 distributed = pytest.importorskip("datasets.distributed")
@@ -118,7 +119,7 @@ VARIANTS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", whole_but(["mapped"], VARIANTS))
 @pytest.mark.parametrize("adopted", [False, True])
 def test_a_state_goes_on_at_every_batch_in_the_epoch_of_the_data_set(
     name: str, adopted: bool

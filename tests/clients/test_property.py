@@ -89,7 +89,7 @@ def telling_numbers() -> list[int]:
             others -= new
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("first", range(0, 60, 20))
 def test_random_scripts(first: int) -> None:
     check([random_case(number) for number in telling_numbers()[first : first + 20]])
