@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fastload import native
 from fastload.backends.images import Columns, Failures, Found
-from fastload.backends.pasted import Pasted, Paster
+from fastload.backends.pasted import Paster
 from fastload.decode.image import Scratch, decode_image
 from fastload.decode.libraries import core_pool, get_decoder
 from fastload.draws import BoolArray, Draws, Float64Array, Int64Array
@@ -22,9 +22,9 @@ from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, Resampling, View
 from fastload.geometry.plan import WarpSampling
 from fastload.geometry.points import PointMap
-from fastload.native.composites import Canvases, Composites
+from fastload.native.composites import CompositeCanvases, Composites
 from fastload.recipe import SplitRecipe
-from fastload.recipe.composite import Composite, CompositeMembers, Members
+from fastload.recipe.composite import Composite, CompositeImages, SampleImages
 from fastload.recipe.outputs import Size
 from fastload.render.host import (
     EncodedRow,
@@ -53,7 +53,7 @@ class PlacedComposites:
     """Where the pixels of B samples come from, as of `images.Placed`."""
 
     draws: Draws
-    members: CompositeMembers
+    members: CompositeImages
     placed: Geometry | None
     """Where the T members lie on their canvases; None: there is no Mosaic."""
     geometry: Geometry
@@ -67,7 +67,7 @@ class PlacedComposites:
     """The compressed members that were read, by column and row."""
     points: tuple[PointMap, ...] = ()
     """Where points of the members go, if any column is moved."""
-    pasted: Pasted = field(default_factory=dict)
+    pasted: dict[int, BoolArray] = field(default_factory=dict)
     """Where the second layer is put over the first."""
 
 
@@ -79,7 +79,7 @@ class CompositeReader:
     recipe: SplitRecipe
     read: Callable[[Int64Array], Found]
     """Reads images of the source."""
-    points: Callable[[Members, Int64Array], tuple[PointMap, ...]]
+    points: Callable[[SampleImages, Int64Array], tuple[PointMap, ...]]
     """See `RowReader`."""
     paster: Paster | None
     """Says where one picture is put over another; None: pictures are blended, or there is only
@@ -91,7 +91,7 @@ class CompositeReader:
     def composite(self) -> Composite:
         return self.recipe.composite
 
-    def members(self, draws: Draws) -> CompositeMembers:
+    def members(self, draws: Draws) -> CompositeImages:
         return self.composite.composed(draws, len(self.source))
 
     def place(self, draws: Draws) -> PlacedComposites:
@@ -132,7 +132,7 @@ class CompositeReader:
     def for_core(
         self,
         draws: Draws,
-        members: CompositeMembers,
+        members: CompositeImages,
         sizes: Int64Array,
         points: Sequence[PointMap],
         bad: set[int],
@@ -163,7 +163,7 @@ class CompositeReader:
             return replace(composites, rectangles=self.paster.rectangles(draws, members))
         return replace(composites, masks=self.paster.covered(draws, members, points, bad))
 
-    def _on_canvases(self, job: PlacedComposites) -> tuple[Geometry, Canvases, set[int]]:
+    def _on_canvases(self, job: PlacedComposites) -> tuple[Geometry, CompositeCanvases, set[int]]:
         """The parts of members of mosaics that are shown, where they lie, and the samples that the
         core cannot make."""
         assert self.composite.mosaic is not None
@@ -175,11 +175,11 @@ class CompositeReader:
         seen[~members.of.present] = 0
         parts, corners = _parts(job.placed, seen[members.pictures])
         warp = WarpSampling("bilinear") if plan.later is None else plan.later.sampling
-        canvases = Canvases(mosaic.canvas, corners, seen, inverse, flips, warp)
+        canvases = CompositeCanvases(mosaic.canvas, corners, seen, inverse, flips, warp)
         return parts, canvases, set(members.samples[~known[members.pictures]].tolist())
 
     def _explained(
-        self, draws: Draws, members: CompositeMembers, row: int, error: DecodeError
+        self, draws: Draws, members: CompositeImages, row: int, error: DecodeError
     ) -> DecodeError:
         if not members.slots[row]:
             return error
@@ -187,7 +187,7 @@ class CompositeReader:
         return DecodeError(f"{error} (It was drawn as a part of the sample {sample}.)")
 
     def _placed(
-        self, draws: Draws, members: CompositeMembers, sizes: Int64Array, failures: Failures
+        self, draws: Draws, members: CompositeImages, sizes: Int64Array, failures: Failures
     ) -> PlacedComposites:
         composite, (plan,) = self.composite, self.recipe.geometries
         canvases = np.ones((len(members.of.first), 2), dtype=np.int64)

@@ -17,7 +17,7 @@ from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, GeometryPlan, View
 from fastload.geometry.points import PointMap
 from fastload.recipe import SplitRecipe
-from fastload.recipe.composite import Members
+from fastload.recipe.composite import SampleImages
 from fastload.recipe.outputs import Outputs, Size
 from fastload.render.host import EncodedRenderer, EncodedRow, render_row
 from fastload.sources.base import Source
@@ -45,7 +45,7 @@ class Found:
 class Placed:
     """Where the pixels of some samples come from, before any is touched."""
 
-    members: Members
+    members: SampleImages
     """One a sample: itself."""
     geometries: tuple[Geometry, ...]
     """One for each view; none where the source has no images."""
@@ -75,7 +75,7 @@ class ImageReader:
         source: Source,
         recipe: SplitRecipe,
         outputs: Outputs,
-        points: Callable[[Members, Int64Array], tuple[PointMap, ...]],
+        points: Callable[[SampleImages, Int64Array], tuple[PointMap, ...]],
         *,
         settings: DecodeSettings,
         renderer: EncodedRenderer,
@@ -90,7 +90,7 @@ class ImageReader:
         """Read what must be decoded, and resolve the geometry for the sizes of all."""
         read = self.read(draws.indices)
         sizes, failures = read.sizes, read.failures
-        members = Members(draws, draws.indices)
+        members = SampleImages(draws, draws.indices)
         # For pixels that are there already this is much of the work; the native core has the same
         # arithmetic.
         geometries: list[Geometry] = []

@@ -15,7 +15,7 @@ from fastload.backends.masks import MaskDrawer
 from fastload.draws import Draws, Int64Array
 from fastload.geometry.points import POINT_COLUMNS, Objects, PointMap, PointStep
 from fastload.recipe import SplitRecipe
-from fastload.recipe.composite import Members
+from fastload.recipe.composite import SampleImages
 from fastload.recipe.outputs import Outputs
 from fastload.sources.base import Source
 from fastload.sources.instances import move_together
@@ -65,7 +65,7 @@ class MovedColumns:
         numbers = [POINT_COLUMNS * len(steps) for steps in self._steps if self._source.images]
         return tuple(np.empty((count, most, number, 2)) for number in numbers)
 
-    def points(self, members: Members, sizes: Int64Array) -> tuple[PointMap, ...]:
+    def points(self, members: SampleImages, sizes: Int64Array) -> tuple[PointMap, ...]:
         """For each view, where points of members go, images of these (T, 2) sizes; none where no
         column is moved."""
         objects, plans = None, self._recipe.geometries

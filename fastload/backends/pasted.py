@@ -15,12 +15,9 @@ from fastload.backends.masks import MaskDrawer
 from fastload.draws import BoolArray, Draws, Float64Array
 from fastload.geometry.points import PointMap
 from fastload.recipe import SplitRecipe
-from fastload.recipe.composite import CompositeMembers, CopyPaste, CutMix, Members
+from fastload.recipe.composite import CompositeImages, CopyPaste, CutMix, SampleImages
 from fastload.sources.base import Source
 from fastload.sources.ragged import Ragged
-
-Pasted = dict[int, BoolArray]
-"""By sample, (H, W) bool: where the partner's picture is seen; none of those without a partner."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class Paster:
     def covered(
         self,
         draws: Draws,
-        members: CompositeMembers,
+        members: CompositeImages,
         points: Sequence[PointMap],
         failed: Collection[int],
     ) -> BoolArray:
@@ -60,7 +57,7 @@ class Paster:
             covered[sample] = seen
         return covered
 
-    def rectangles(self, draws: Draws, members: CompositeMembers) -> npt.NDArray[np.int32]:
+    def rectangles(self, draws: Draws, members: CompositeImages) -> npt.NDArray[np.int32]:
         """(B, 4) int32: top, left, height, width of the rectangle in which the partner is seen;
         zeros for samples without one."""
         mixed = np.unique(members.samples[members.layers == 1])
@@ -74,13 +71,13 @@ class Paster:
     def pasted(
         self,
         draws: Draws,
-        members: CompositeMembers,
+        members: CompositeImages,
         points: Sequence[PointMap],
         failed: Collection[int] = (),
-    ) -> Pasted:
-        """Where the partner is seen in the pictures of B samples, as they are delivered; without
-        the `failed` ones. `points`: of the T members, traced where masks are drawn; none where no
-        column is moved."""
+    ) -> dict[int, BoolArray]:
+        """By sample, (H, W) bool: where the partner is seen in its picture, as it is delivered;
+        none of those without a partner, nor of the `failed` ones. `points`: of the T members,
+        traced where masks are drawn; none where no column is moved."""
         _, op = self._step
         failing = np.isin(members.samples, list(failed))
         rows = np.flatnonzero((members.layers == 1) & ~failing)
@@ -94,7 +91,7 @@ class Paster:
         chosen = np.concatenate(self._chosen(draws, members, rows, shapes))
         # Masks that cannot be drawn are left out here: they are reported where all masks are drawn.
         drawn, _ = self.masks.draw(shapes.only(chosen), points[0].take(rows))
-        pasted: Pasted = {}
+        pasted: dict[int, BoolArray] = {}
         for row, sample in enumerate(samples.tolist()):
             seen = drawn[row].any(axis=0) if len(drawn[row]) else np.zeros((), np.bool_)
             seen = np.broadcast_to(seen, drawn.values.shape[1:])
@@ -102,9 +99,9 @@ class Paster:
         return pasted
 
     def _cut_out(
-        self, draws: Draws, members: CompositeMembers, samples: npt.NDArray[np.int64]
-    ) -> Pasted:
-        pasted: Pasted = {}
+        self, draws: Draws, members: CompositeImages, samples: npt.NDArray[np.int64]
+    ) -> dict[int, BoolArray]:
+        pasted: dict[int, BoolArray] = {}
         rectangles = self.rectangles(draws, members)
         for sample in samples.tolist():
             top, left, height, width = rectangles[sample].tolist()
@@ -131,7 +128,7 @@ class Paster:
         return points.boxes(op.boxes(own, stream, self._size).astype(np.float64))
 
     def _chosen(
-        self, draws: Draws, members: CompositeMembers, rows: npt.NDArray[np.int64], shapes: Ragged
+        self, draws: Draws, members: CompositeImages, rows: npt.NDArray[np.int64], shapes: Ragged
     ) -> list[BoolArray]:
         """For each sample, which objects of the partner CopyPaste takes. `rows`: the partner's
         members; the objects of the members of a mosaic are counted one after the other."""
@@ -151,10 +148,10 @@ class Paster:
             ]
         return chosen
 
-    def taken(self, draws: Draws, members: Members, shapes: Ragged) -> Ragged:
+    def taken(self, draws: Draws, members: SampleImages, shapes: Ragged) -> Ragged:
         """Of the objects of all members, whether each may be in the picture: False for those of a
         partner that are not pasted. `shapes`: a row of objects for each member."""
-        assert isinstance(members, CompositeMembers)
+        assert isinstance(members, CompositeImages)
         rows = np.flatnonzero(members.layers == 1)
         taken = np.ones(len(shapes.values), dtype=np.bool_)
         if isinstance(self._step[1], CopyPaste) and len(rows):
@@ -165,7 +162,7 @@ class Paster:
     def hide(
         self,
         draws: Draws,
-        members: Members,
+        members: SampleImages,
         columns: Mapping[str, Any],
         taken: Ragged,
         points: PointMap,
@@ -180,7 +177,7 @@ class Paster:
             failed: samples that are not made; they have no objects any more.
         """
         _, op = self._step
-        assert isinstance(members, CompositeMembers)
+        assert isinstance(members, CompositeImages)
         name = next(name for name, one in self.source.instances.items() if one.kind.drops_objects)
         boxes = columns[name].values.copy()
         of_member = taken.rows_of_values

@@ -28,7 +28,7 @@ from fastload.geometry.points import PointMap
 from fastload.narrowed import say_narrowed
 from fastload.native.pool import Compressed, FusedGeometry, NativePool, Pending, fuse
 from fastload.native.seek import SeekIndexOption, open_seek_index
-from fastload.recipe.composite import Members
+from fastload.recipe.composite import SampleImages
 from fastload.recipe.outputs import Size
 from fastload.sources.base import Source
 from fastload.sources.columns import Buffer, EncodedImages
@@ -270,7 +270,7 @@ class NativePixels(PixelMaker):
         # with it.
         for failure in failures:
             sizes[failure.row] = np.max([plan.out_size or (1, 1) for plan in plans], axis=0)
-        members = Members(draws, draws.indices)
+        members = SampleImages(draws, draws.indices)
         points = self._rows.points(members, sizes)
         for view, plan in enumerate(plans):
             if placed[view] is None:
@@ -318,7 +318,7 @@ class NativePixels(PixelMaker):
             return self._copy(draws)
         failures: dict[int, DecodeError] = {}
         placed, points = self._fused(draws), tuple[PointMap, ...]()
-        members = Members(draws, draws.indices)
+        members = SampleImages(draws, draws.indices)
         sizes = [size for size in self._settled_for(draws.size) if size is not None]
         if len(sizes) < len(plans) or None in placed:
             resolved = self._rows.images.place(draws)

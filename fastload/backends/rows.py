@@ -19,7 +19,7 @@ from fastload.files import DecodeSettings
 from fastload.geometry import GeometryPlan
 from fastload.geometry.points import PointMap
 from fastload.recipe import SplitRecipe
-from fastload.recipe.composite import Members
+from fastload.recipe.composite import SampleImages
 from fastload.recipe.outputs import SIZES, Outputs, Size
 from fastload.sources.base import Source
 from fastload.sources.buffers import is_mapped
@@ -52,7 +52,7 @@ class Buffers:
         parts = {name: array[rows] for name, array in self.images.items()}
         return Buffers(parts, tuple(table[rows] for table in self.points))
 
-    def note(self, members: Members, points: Sequence[PointMap]) -> None:
+    def note(self, members: SampleImages, points: Sequence[PointMap]) -> None:
         """Write where points of the members of all samples go, for each view."""
         for table, one in zip(self.points, points, strict=True):
             table[members.places] = one.table
@@ -125,7 +125,7 @@ class RowReader:
             self._source, self._recipe, self.images.read, self._points, paster, *given
         )
 
-    def points(self, members: Members, sizes: Int64Array) -> tuple[PointMap, ...]:
+    def points(self, members: SampleImages, sizes: Int64Array) -> tuple[PointMap, ...]:
         """For each view, where points of members go, images of these (T, 2) sizes; none where no
         column is moved."""
         return self._points(members, sizes)
@@ -238,7 +238,7 @@ class RowReader:
         return Failure(row, DecodeError(f"{name}: no masks can be drawn: {why}; {words}."))
 
 
-def _no_points(members: Members, sizes: Int64Array) -> tuple[PointMap, ...]:
+def _no_points(members: SampleImages, sizes: Int64Array) -> tuple[PointMap, ...]:
     return ()
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Canvases:
+class CompositeCanvases:
     """Where T members lie on the canvases of P pictures, and the warp of these."""
 
     size: tuple[int, int]
@@ -44,7 +44,7 @@ class Composites:
     """Of T members: what of each is shown; on canvases all of it inside of the image."""
     offsets: npt.NDArray[np.int64]
     """(P + 1,): the members of each picture. A second picture may have none, and is none then."""
-    canvases: Canvases | None
+    canvases: CompositeCanvases | None
     """None: a picture is one image."""
     sampling: Resampling
     """Of members, and with its fill what is between them."""
@@ -56,7 +56,7 @@ class Composites:
     """(B, height, width): what the second picture covers. One of the three, or none."""
 
 
-def core_canvases(canvases: Canvases, parts: Geometry) -> _core.Canvases:
+def core_canvases(canvases: CompositeCanvases, parts: Geometry) -> _core.Canvases:
     """Canvases as the extension takes them. `parts`: what is shown of each of the T members."""
     warp = canvases.warp
     fill = np.broadcast_to(np.asarray(warp.fill, dtype=np.float64), 3).tolist()

@@ -263,7 +263,7 @@ def _betas(draws: Draws, stream: int, alpha: float) -> Float64Array:
     return np.array([state.beta(alpha, alpha) for state in states])
 
 
-class Pictures(NamedTuple):
+class CompositePictures(NamedTuple):
     """What B composites are made of: P pictures, one of each layer, those of a sample one after the
     other."""
 
@@ -276,7 +276,7 @@ class Pictures(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Members:
+class SampleImages:
     """The T images of the source that B samples are made of, sample by sample. These are of samples
     that are one image each: T is B."""
 
@@ -304,7 +304,7 @@ class Members:
 
 
 @dataclass(frozen=True)
-class CompositeMembers(Members):
+class CompositeImages(SampleImages):
     """Of composites: samples of several images."""
 
     samples: Int64Array
@@ -322,7 +322,7 @@ class CompositeMembers(Members):
     """(B + 1,): at which member those of each sample begin."""
     pictures: Int64Array
     """(T,): which picture each is a part of, ascending."""
-    of: Pictures
+    of: CompositePictures
 
     @property
     def places(self) -> tuple[Any, Any]:
@@ -426,28 +426,28 @@ class Composite:
         """Pictures that a sample is made of, at most."""
         return 1 if self.pair is None else 2
 
-    def pictures(self, draws: Draws, count: int) -> Pictures:
+    def pictures(self, draws: Draws, count: int) -> CompositePictures:
         """Of B samples of a source of `count` images."""
         batch, all_present = len(draws), np.ones(len(draws), dtype=np.bool_)
         if self.pair is None:
-            return Pictures(draws, draws.indices, all_present)
+            return CompositePictures(draws, draws.indices, all_present)
         stream, op = self.pair
         present, partners = op.draw(draws, stream, count)
         samples = np.repeat(np.arange(batch), 2)
         own, early = draws.take(samples), draws.within(stream).take(samples)
         second = np.tile([False, True], batch)
         fields = own.seed, own.epoch, own.indices, own.repeats, own.keys
-        return Pictures(
+        return CompositePictures(
             StagedDraws(*fields, early=early, until=stream, staged=second),
             np.stack([draws.indices, partners], axis=1).ravel(),
             np.stack([all_present, present], axis=1).ravel(),
         )
 
-    def members(self, draws: Draws, count: int) -> Members:
+    def members(self, draws: Draws, count: int) -> SampleImages:
         """Of B samples of a source of `count` images."""
-        return Members(draws, draws.indices) if self.most == 1 else self.composed(draws, count)
+        return SampleImages(draws, draws.indices) if self.most == 1 else self.composed(draws, count)
 
-    def composed(self, draws: Draws, count: int) -> CompositeMembers:
+    def composed(self, draws: Draws, count: int) -> CompositeImages:
         """As `members`, of composites."""
         of = self.pictures(draws, count)
         shape = len(of.first), self._in_a_layer
@@ -464,7 +464,7 @@ class Composite:
             centres[:] = centre[:, None]
         pictures, places = np.nonzero(used)
         samples, layers = np.divmod(pictures, self.layers)
-        return CompositeMembers(
+        return CompositeImages(
             of.draws.take(pictures),
             indices[used],
             samples,
@@ -477,17 +477,17 @@ class Composite:
             of,
         )
 
-    def placed(self, members: Members, sizes: Int64Array) -> Geometry | None:
+    def placed(self, members: SampleImages, sizes: Int64Array) -> Geometry | None:
         """Where members of these (T, 2) sizes lie on their canvases; None where there are none: an
         image is its own."""
-        if self.mosaic is None or not isinstance(members, CompositeMembers):
+        if self.mosaic is None or not isinstance(members, CompositeImages):
             return None
         return self.mosaic[1].place(sizes, members.tiles, members.centres)
 
     def points(
         self,
         path: Sequence[Step],
-        members: Members,
+        members: SampleImages,
         sizes: Int64Array,
         objects: Objects | None = None,
         *,

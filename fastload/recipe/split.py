@@ -19,7 +19,7 @@ from fastload.draws import Draws, Int64Array
 from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.geometry import GeometryPlan
 from fastload.geometry.points import Objects, PointMap, PointStep
-from fastload.recipe.composite import Composite, Members
+from fastload.recipe.composite import Composite, SampleImages
 from fastload.recipe.convert import ToDtype
 from fastload.recipe.operation import Operation
 from fastload.render.drawn import Conversion, PendingImages
@@ -175,7 +175,7 @@ class SplitRecipe:
         self,
         view: int,
         sizes: Int64Array,
-        members: Members,
+        members: SampleImages,
         objects: Objects | None = None,
         *,
         traced: bool = False,
