@@ -20,7 +20,7 @@ from fastload.errors import DecodeError
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, Resampling, View
 from fastload.geometry.plan import WarpSampling
-from fastload.native.composites import Canvases, Composites
+from fastload.native.composites import CompositeCanvases, Composites
 from fastload.native.pool import NativePool, Status
 from fastload.recipe import Recipe
 from fastload.render.host import looked_at, render_row
@@ -203,7 +203,7 @@ def test_places_outside_of_a_canvas_are_refused() -> None:
     def composites(corner: tuple[int, int], seen: tuple[int, int, int, int]) -> Composites:
         numbers = np.array([corner], np.int32), np.array([seen], np.int32)
         warp = WarpSampling("bilinear")
-        canvases = Canvases((16, 16), *numbers, np.eye(3)[None], still, warp)
+        canvases = CompositeCanvases((16, 16), *numbers, np.eye(3)[None], still, warp)
         return Composites(parts, np.array([0, 1]), canvases, Resampling())
 
     pool, out = NativePool(1), np.empty((1, 16, 16, 3), np.uint8)
