@@ -4,7 +4,7 @@ equalize, sharpen."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from fastload.recipe.colour import (
     shape_of,
     solarize,
 )
-from fastload.recipe.operation import ImageState, PixelOperation, register
+from fastload.recipe.operation import PixelOperation, register
 from fastload.render import fused
 from fastload.render.steps import KINDS, NUMBERS, ColourSteps, Steps
 
@@ -40,10 +40,6 @@ class _Adjustment(PixelOperation):
 
     def __post_init__(self) -> None:
         check_settings(self)
-
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> _Adjustment:
-        return cls(p=float(transform.p))  # type: ignore[call-arg]  # subclasses are dataclasses
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -95,10 +91,6 @@ class RandomSolarize(_Adjustment):
     """On the scale of the images: 0..255 for uint8, 0..1 for floats."""
     p: float = 0.5
 
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> RandomSolarize:
-        return cls(float(transform.threshold), float(transform.p))
-
     def check_dtype(self, dtype: torch.dtype) -> None:
         largest = 1 if dtype.is_floating_point else torch.iinfo(dtype).max
         if not self.threshold <= largest:
@@ -134,10 +126,6 @@ class RandomPosterize(_Adjustment):
     def __post_init__(self) -> None:
         check(self, "bits", 0 <= self.bits <= 8, "between 0 and 8")
         check_settings(self)
-
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> RandomPosterize:
-        return cls(int(transform.bits), float(transform.p))
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -210,10 +198,6 @@ class RandomAdjustSharpness(_Adjustment):
     def __post_init__(self) -> None:
         check(self, "sharpness_factor", 0 <= self.sharpness_factor < np.inf, "0 or more")
         check_settings(self)
-
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> RandomAdjustSharpness:
-        return cls(float(transform.sharpness_factor), float(transform.p))
 
     @property
     def numbers(self) -> tuple[float, ...]:

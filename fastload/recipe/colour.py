@@ -115,10 +115,6 @@ class RandomGrayscale(PixelOperation):
     def __post_init__(self) -> None:
         check_settings(self)
 
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> RandomGrayscale:
-        return cls(float(transform.p))
-
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         require_grey_or_rgb(self, images)
         if images.dtype == torch.uint8 and fused.active(images):
@@ -145,10 +141,6 @@ class Grayscale(PixelOperation):
     def __post_init__(self) -> None:
         check_settings(self)
 
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> Grayscale:
-        return cls(int(transform.num_output_channels))
-
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         require_grey_or_rgb(self, images)
         return grayscale(images).expand(-1, self.num_output_channels, -1, -1)
@@ -161,10 +153,6 @@ class RGB(PixelOperation):
 
     transforms = (v2.RGB,)
     pointwise = True
-
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> RGB:
-        return cls()
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         require_grey_or_rgb(self, images)

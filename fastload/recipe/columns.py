@@ -95,16 +95,6 @@ class DropObjects(ColumnOperation):
     max_ratio: float = field(default=math.inf, repr=False)
     visibility_from_here: bool = field(default=False, repr=False)
 
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> DropObjects:
-        return cls(
-            transform.min_size,
-            transform.min_area,
-            transform.min_visibility,
-            transform.max_ratio,
-            transform.visibility_from_here,
-        )
-
     def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
         size, area = max(self.min_size, _SOME), max(self.min_area, _SOME)
         return points.dropping(

@@ -201,10 +201,6 @@ class MixUp(PairOperation):
 
     alpha: float = 32.0
 
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> MixUp:
-        return cls(transform.p, transform.alpha)
-
     def weights(self, draws: Draws, stream: int) -> Float64Array:
         return _betas(draws, stream, self.alpha)
 
@@ -217,10 +213,6 @@ class CutMix(PairOperation):
 
     alpha: float = 1.0
     min_visibility: float = 0.1
-
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> CutMix:
-        return cls(transform.p, transform.alpha, transform.min_visibility)
 
     def boxes(self, draws: Draws, stream: int, size: Size) -> Int64Array:
         """(B, 4) left, top, right, bottom of what is cut out of a picture of the partner and put
@@ -243,10 +235,6 @@ class CopyPaste(PairOperation):
 
     p_object: float = 0.5
     min_visibility: float = 0.1
-
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> CopyPaste:
-        return cls(transform.p, transform.p_object, transform.min_visibility)
 
     def chosen(self, draws: Draws, stream: int, counts: Int64Array) -> list[BoolArray]:
         """For each of B samples which of the objects of its partner's images are pasted: (n,)

@@ -219,10 +219,6 @@ class _RandomFlip(GeometryOperation):
     def __post_init__(self) -> None:
         check_settings(self)
 
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> _RandomFlip:
-        return cls(float(transform.p))
-
     @property
     def exchanges_sides(self) -> bool:
         return self.p > 0

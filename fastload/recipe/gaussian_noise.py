@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.recipe.attributes import check
 from fastload.recipe.colour import shape_of
-from fastload.recipe.operation import ImageState, PixelOperation, register
+from fastload.recipe.operation import PixelOperation, register
 from fastload.render.noise import add_noise, normals
 from fastload.render.steps import NoiseSteps, Steps
 
@@ -32,10 +31,6 @@ class GaussianNoise(PixelOperation):
 
     def __post_init__(self) -> None:
         check(self, "sigma", self.sigma >= 0, "0 or more")
-
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> GaussianNoise:
-        return cls(float(transform.mean), float(transform.sigma), bool(transform.clip))
 
     def check_dtype(self, dtype: torch.dtype) -> None:
         if dtype != torch.uint8 and not dtype.is_floating_point:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ from fastload.draws import Draws
 from fastload.recipe import transforms as own
 from fastload.recipe.attributes import check
 from fastload.recipe.colour import require_grey_or_rgb, shape_of
-from fastload.recipe.operation import ImageState, PixelOperation, register
+from fastload.recipe.operation import PixelOperation, register
 from fastload.render import fused
 from fastload.render.hsv import adjust_hsv, numbers_of, tables_of
 from fastload.render.steps import KINDS, NUMBERS, ColourSteps, Steps
@@ -39,15 +38,6 @@ class HSV(PixelOperation):
     def __post_init__(self) -> None:
         for name in ("hue", "saturation", "value"):
             check(self, name, 0 <= getattr(self, name) <= 1, "from 0 to 1")
-
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> HSV:
-        return cls(
-            float(transform.hue),
-            float(transform.saturation),
-            float(transform.value),
-            bool(transform.turns),
-        )
 
     def gains(
         self, draws: Draws, stream: int

@@ -30,6 +30,7 @@ from fastload.render.drawn import Conversion
 from fastload.render.steps import Steps
 
 Size = tuple[int, int]
+_NUMBERS: dict[Any, Callable[[Any], Any]] = {"float": float, "int": int, "bool": bool}
 
 
 @dataclass
@@ -122,12 +123,18 @@ class Operation:
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> Operation | None:
         """The operation that does what a transform of one of the types in `transforms` does to an
-        image in this state; None if it does nothing.
+        image in this state; None if it does nothing. To be defined, except where all settings are
+        numbers, which the transform has under the same names.
 
         Raises:
             NotLowerableError: with these settings there is none; the message says why.
         """
-        raise NotImplementedError(f"{cls.__name__} cannot be made from a transform")
+        settings = {}
+        for one in dataclasses.fields(cls):  # type: ignore[arg-type]  # all of them are
+            if one.type not in _NUMBERS:
+                raise NotImplementedError(f"{cls.__name__} needs a from_transform for {one.name}")
+            settings[one.name] = _NUMBERS[one.type](getattr(transform, one.name))
+        return cls(**settings)
 
     def size_after(self, size: Size | None) -> Size | None:
         """(height, width) of what it makes of images of this size; None where images differ or it

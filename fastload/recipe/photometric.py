@@ -53,10 +53,6 @@ class RandomChannelPermutation(PixelOperation):
     of_any_size = True
     pointwise = True
 
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> RandomChannelPermutation:
-        return cls()
-
     def orders(self, draws: Draws, stream: int) -> Int64Array:
         """(B, 3): which channel of an image each of the result is."""
         return _orders(draws.uniform(stream, 1)[:, 0])
