@@ -102,9 +102,9 @@ FILES_WITH = $$(grep -lE '$(1)' tests/test_*.py tests/clients/test_*.py)
 test-whole: $(INSTALLED) ## what takes long: runs of our tools, several ranks, Triton's interpreter, Ray and Lightning where installed
 	$(RUN_TESTS) -m "whole and not reliability" $(PYTEST) $(call FILES_WITH,mark\.whole|whole_but|contestants)
 
-# By two processes; all tests of a file are in one of them, as they share servers and builds.
+# All tests of a file are in one process, as they share servers and builds. They wait for half of their time.
 test-reliability: $(INSTALLED) ## faults: killed workers, full disks, hostile files, forks
-	$(BIN)/python -m pytest $(call FORKS,2,loadfile,--whole-files) -m reliability $(PYTEST) tests/reliability $(call FILES_WITH,mark\.reliability)
+	$(BIN)/python -m pytest $(call FORKS,$(WORKERS),loadfile,--whole-files) -m reliability $(PYTEST) tests/reliability $(call FILES_WITH,mark\.reliability)
 
 soak: $(INSTALLED) ## 30 minutes of faults at random: every sample accounted for, memory flat; MINUTES=3 for less
 	$(BIN)/python -m tests.reliability.soak --minutes $(MINUTES)

@@ -24,6 +24,7 @@ from fastload.recipe import (
     register,
 )
 from fastload.recipe.crops import Resize
+from fastload.recipe.operation import ImageState
 from tests import images
 from tests.backends import DEVICE, Contestant, contestants
 
@@ -231,3 +232,25 @@ def test_what_is_no_operation_is_refused() -> None:
     ):
         with pytest.raises(ConfigurationError, match=message):
             register(wrong)  # type: ignore[type-var]
+
+
+class Dim:
+    """A transform of another library with one setting."""
+
+    def __init__(self, by: Any) -> None:
+        self.by = by
+
+
+def test_settings_that_are_numbers_are_read_under_their_names() -> None:
+    @dataclass(frozen=True)
+    class ByNumber(PixelOperation):
+        by: float
+
+    @dataclass(frozen=True)
+    class ByRange(PixelOperation):
+        by: tuple[float, float]
+
+    op = ByNumber.from_transform(Dim(2), ImageState())
+    assert repr(op).endswith("ByNumber(by=2.0)"), "a fingerprint has floats where floats are asked"
+    with pytest.raises(NotImplementedError, match="ByRange needs a from_transform for by"):
+        ByRange.from_transform(Dim((1, 2)), ImageState())
