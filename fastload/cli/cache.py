@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastload.cli.commands import Commands
+from fastload.cli.commands import Commands, Split
 from fastload.errors import CacheError, FastloadError, counted
 from fastload.terminal import output, plain_errors
 
@@ -51,9 +51,7 @@ def build(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Note damaged samples and go on.")
     ] = False,
-    split: Annotated[
-        str | None, typer.Option(help="Which part of SOURCE, where it has several: train, val.")
-    ] = None,
+    split: Split = None,
 ) -> None:
     """Decode all samples of SOURCE once. A cache that is there already is left as it is."""
     with plain_errors():

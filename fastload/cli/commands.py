@@ -1,10 +1,18 @@
-"""How `--help` lists commands."""
+"""How `--help` lists commands; options that several commands have."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from typer.core import TyperGroup
+
+Split = Annotated[
+    str | None, typer.Option(help="Which part of SOURCE, where it has several: train, val.")
+]
+Format = Annotated[
+    str | None, typer.Option(help="What open_source is given as format, if anything.")
+]
 
 # Characters of a first sentence: more than any has.
 _WHOLE = 1000

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fastload.cli.commands import Format, Split
 from fastload.errors import counted
 from fastload.files import check_output
 from fastload.terminal import output, plain_errors
@@ -19,12 +20,8 @@ def index(
             help="A URL that create_loader takes: s3://bucket/train, shards; or a folder of images."
         ),
     ],
-    split: Annotated[
-        str | None, typer.Option(help="Which part of SOURCE, where it has several: train, val.")
-    ] = None,
-    format: Annotated[
-        str | None, typer.Option(help="What open_source is given as format, if anything.")
-    ] = None,
+    split: Split = None,
+    format: Format = None,
     to: Annotated[
         Path | None,
         typer.Option(

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fastload.cli.commands import Format, Split
 from fastload.errors import counted
 from fastload.terminal import output, plain_errors
 
@@ -15,12 +16,8 @@ def look(
     source: Annotated[
         str, typer.Argument(help="What create_loader takes: a folder of classes, COCO, YOLO...")
     ],
-    split: Annotated[
-        str | None, typer.Option(help="Which part of SOURCE, where it has several: train, val.")
-    ] = None,
-    format: Annotated[
-        str | None, typer.Option(help="What open_source is given as format, if anything.")
-    ] = None,
+    split: Split = None,
+    format: Format = None,
     transform: Annotated[
         str | None,
         typer.Option(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fastload.cli.commands import Format, Split
 from fastload.errors import ConfigurationError, counted
 from fastload.terminal import output, plain_errors
 
@@ -44,12 +45,8 @@ def pack(
         str | None,
         typer.Option(help="Shares of train and val (and test), at random.", metavar="0.9,0.1"),
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Which part of SOURCE, where it has several: train, val.")
-    ] = None,
-    format: Annotated[
-        str | None, typer.Option(help="What open_source is given as format, if anything.")
-    ] = None,
+    split: Split = None,
+    format: Format = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="A sample that cannot be read is an error.")
     ] = False,
