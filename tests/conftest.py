@@ -45,7 +45,8 @@ test` has those that run in this process, with the core, from disk and on the de
 
 WHOLE_IN_THE_CONTRACT = re.compile(
     r"test_(resume_twice_in_a_row|opaque_transforms_run|resume_at_another_world_size|evaluation_"
-    r"counts|ranks_share_the_same).*\[(.*-)?torch-[1-9]\]$"
+    r"counts|ranks_share_the_same|two_loaders_at_once|samples_of_several_images|length_is_stable|"
+    r"a_collate_function_runs|batches_come_in_the_dtype).*\[(.*-)?torch-[1-9]\]$"
 )
 """Of worker processes, what takes half a second and more."""
 

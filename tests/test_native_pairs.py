@@ -133,7 +133,9 @@ def assert_same(found: tuple[Pixels, Any], wanted: tuple[Pixels, Any]) -> None:
 
 
 @pytest.mark.parametrize("first", files())
-@pytest.mark.parametrize("whole", [False, True], ids=["", "whole"])
+@pytest.mark.parametrize(
+    "whole", [False, pytest.param(True, marks=pytest.mark.whole)], ids=["", "whole"]
+)
 def test_an_image_beside_any_other_is_what_it_is_alone(first: str, whole: bool) -> None:
     pool = native.NativePool(1)
     for second in files():
