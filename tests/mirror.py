@@ -163,6 +163,7 @@ TESTS = {
     "sources.formats.pairs_beside",
     "test_sources_panoptic": "sources.formats.panoptic",
     "test_sources_parquet": "sources.arrow_table sources.formats.parquet",
+    "test_sources_records": "decode.lists sources.formats.records sources.image_lists",
     "test_sources_tables": "sources.formats.tables sources.image_tables sources.targets",
     "test_sources_texts": "sources.texts",
     "test_sources_supervision": "sources.formats.supervision_objects",

@@ -28,6 +28,7 @@ from fastload.backends.base import (
     Failure,
     HostBatch,
 )
+from fastload.backends.rows import read_values
 from fastload.decode.image import reader_of
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, SampleError
@@ -112,14 +113,15 @@ class ObjectReader:
         if fields is None and recipe.placement:
             raise _without_image(items[0])
         if fields is None or finished or self._leaves_alone(_image_of(items[0], self._place)):
-            return HostBatch({}, failures, collated=_collate(items), layout=layout)
+            collated = self._collated(items) if self.source.values else _collate(items)
+            return HostBatch({}, failures, collated=collated, layout=layout)
         rows = self._rows(items, draws, good_rows)
         columns: dict[str, Any] = {}
         for name in fields:
             values = [row[name] for row in rows]
             kind = self._outputs.pixels.get(name)
             if kind is None:
-                columns[name] = _collate(values)
+                columns[name] = self._together(name, values)
                 continue
             # An opaque transform has made the views; else each is made here, of the same image.
             has_views = recipe.several_views and recipe.opaque is not None
@@ -141,6 +143,18 @@ class ObjectReader:
             }
         named = type(items[0]) if hasattr(items[0], "_fields") else None
         return HostBatch(columns, failures, layout=layout, named=named)
+
+    def _together(self, name: Any, values: list[Any]) -> Any:
+        """A column of a batch, of one value for each sample."""
+        kept = self._outputs.kind_of(name).python_objects
+        return values if kept else _collate(values)
+
+    def _collated(self, items: list[Any]) -> Any:
+        """A batch of samples that are put together of columns."""
+        if isinstance(items[0], Mapping):
+            return {name: self._together(name, [one[name] for one in items]) for name in items[0]}
+        named = zip(self.source.columns, zip(*items, strict=True), strict=True)
+        return [self._together(name, list(values)) for name, values in named]
 
     def _fields(self, item: Any) -> tuple[dict[Any, Any] | None, Layout]:
         """As `_fields_of`; a sample that is put together of columns has their names."""
@@ -238,9 +252,13 @@ class ObjectReader:
             if name in source.images:
                 fields[name] = self._picture(source.images[name], index)
             else:
-                rows, kind = source.values[name].at(np.array([index])), source.values[name].kind
+                rows, errors = read_values(source.values[name], np.array([index]))
+                for error in errors.values():
+                    raise error
+                kind = source.values[name].kind
                 if kind.python_objects:
-                    fields[name] = kind.objects(rows)[0]
+                    value = kind.objects(rows)[0]
+                    fields[name] = value if self._collate_fn is None else kind.for_code(value)
                     continue
                 alone = not isinstance(rows, Ragged) or self._collate_fn is not None
                 fields[name] = _as_tensors(rows[0]) if alone else rows.map(torch.from_numpy)

@@ -24,7 +24,7 @@ from fastload.recipe.outputs import SIZES, Outputs, Size
 from fastload.sources.base import Source
 from fastload.sources.buffers import is_mapped
 from fastload.sources.columns import PixelImages, Values
-from fastload.sources.ragged import Ragged
+from fastload.sources.ragged import Ragged, concatenated
 
 if TYPE_CHECKING:
     from fastload.backends.images import ImageReader
@@ -183,9 +183,17 @@ class RowReader:
         what is moved with the images by these tables; of failed rows these hold zeros, or nothing
         where they are of variable length."""
         columns = dict(rendered)
+        lost: dict[int, DecodeError] = {}
         for name, column in self._source.values.items():
             if not column.kind.moves and name not in columns:
-                columns[name] = column.at(draws.indices)
+                columns[name], errors = read_values(column, draws.indices)
+                lost |= errors
+                if columns[name] is None:
+                    return HostBatch({}, [Failure(row, errors[row]) for row in sorted(errors)])
+        if lost:
+            failed = {failure.row for failure in failures}
+            failures = [*failures, *(Failure(r, e) for r, e in lost.items() if r not in failed)]
+            failures.sort(key=lambda failure: failure.row)
         bad: dict[int, str] = {}
         if self.moved is not None:
             moved, bad = self.moved.columns(draws, points, [failure.row for failure in failures])
@@ -236,6 +244,28 @@ class RowReader:
         name = self._source.describe(int(draws.indices[row]))
         words = "correct its annotation and its size there, or leave the sample out"
         return Failure(row, DecodeError(f"{name}: no masks can be drawn: {why}; {words}."))
+
+
+def read_values(column: Values, indices: Int64Array) -> tuple[Any, dict[int, DecodeError]]:
+    """Rows of values, decoded where they have to be; and those that cannot be read, by their place
+    among the indices: they hold zeros, or nothing where rows are of variable length. None where no
+    row can be read."""
+    try:
+        rows = column.at(indices)
+        return column.kind.decoded(rows) if column.kind.decodes else (rows, {})
+    except DecodeError as error:
+        if len(indices) == 1:
+            return None, {0: error}
+    alone = [read_values(column, indices[place : place + 1]) for place in range(len(indices))]
+    errors = {place: error for place, (_, one) in enumerate(alone) for error in one.values()}
+    like = next((rows for rows, _ in alone if rows is not None), None)
+    if like is None:
+        return None, errors
+    if isinstance(like, Ragged):
+        nothing = like.emptied([0])
+        return concatenated([nothing if rows is None else rows for rows, _ in alone]), errors
+    zeros = np.zeros_like(like)
+    return np.concatenate([zeros if rows is None else rows for rows, _ in alone]), errors
 
 
 def _no_points(members: SampleImages, sizes: Int64Array) -> tuple[PointMap, ...]:

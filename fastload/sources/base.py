@@ -26,6 +26,7 @@ from fastload.sources.columns import (
     Storage,
     Values,
 )
+from fastload.sources.image_lists import refuse_turning_lists
 from fastload.sources.instances import check_instances
 from fastload.sources.kinds import PLACES, VALUE
 
@@ -172,6 +173,7 @@ class Source:
                 "Save the images turned (PIL.ImageOps.exif_transpose) beside what belongs to "
                 "those, or leave exif_orientation out."
             )
+        refuse_turning_lists(self.values, self.name)
 
     def _stored_as(self, *storages: Storage) -> dict[str, Any]:
         return {name: column for name, column in self.columns.items() if column.storage in storages}
@@ -284,6 +286,8 @@ class OpenOptions:
     """Whether `format=` names the format. Given to every format."""
     target: tuple[str, ...] | None = None
     """Names of columns of numbers, of a table."""
+    image_root: str | None = None
+    """The folder that relative paths of images start from, in a file that names them."""
     training: str | None = None
     """The folder of the training split beside the one that `split` has chosen. Given to every
     format."""

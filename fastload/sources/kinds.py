@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError, SourceError
+from fastload.errors import ConfigurationError, DecodeError, SourceError
 from fastload.geometry import GeometryPlan, Resampling
 from fastload.geometry.points import PointMap
 from fastload.sources.ragged import Ragged
@@ -56,6 +56,9 @@ class Kind:
     python_objects: ClassVar[bool] = False
     """Whether a batch has a list of Python objects, made by `objects`, and no tensor of it."""
 
+    decodes: ClassVar[bool] = False
+    """Whether its rows are to be decoded (`decoded`) where they are read, before `objects`."""
+
     drops_objects: ClassVar[bool] = False
     """Whether its `transform_and_kept` decides which objects are dropped."""
 
@@ -88,9 +91,18 @@ class Kind:
         `drops_objects`."""
         raise NotImplementedError
 
+    def decoded(self, rows: Any) -> tuple[Any, dict[int, DecodeError]]:
+        """Rows of variable length, decoded; and the rows that cannot be, by number, with the
+        reason. Only for kinds that have to be (`decodes`)."""
+        raise NotImplementedError
+
     def objects(self, rows: Rows) -> list[Any]:
         """A Python object for each row of a batch. Only for kinds with `python_objects`."""
         raise NotImplementedError
+
+    def for_code(self, value: Any) -> Any:
+        """One of `objects` as functions of the user's get it, that take single samples."""
+        return value
 
     def delivered(
         self, column: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None
@@ -226,6 +238,7 @@ _kinds: dict[str, Kind] = {
 }
 _ELSEWHERE = {
     "boxes": "fastload.sources.boxes",
+    "image_list": "fastload.decode.lists",
     "instance_masks": "fastload.sources.masks",
     "instances": "fastload.sources.instances",
     "json": "fastload.sources.json_values",

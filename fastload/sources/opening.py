@@ -146,6 +146,7 @@ def open_source(
     keypoint_pairs: Sequence[tuple[int, int]] | None = None,
     roles: Mapping[str, str] | None = None,
     target: Sequence[str] | None = None,
+    image_root: str | os.PathLike[str] | None = None,
     format: str | None = None,
     mode: Literal["RGB", "unchanged"] = "RGB",
     assume_plain: bool = False,
@@ -182,10 +183,14 @@ def open_source(
         roles: what columns hold, by name, where fastload cannot know it: "boxes" (left, top, right,
             bottom in pixels) or "keypoints" (x, y in pixels), which are moved with the pixels of
             their image; "unmoved", which stay as they are though their name says that they are
-            places in it (`bbox`, `segmentation`); or any other kind of column.
+            places in it (`bbox`, `segmentation`); "image_list", of files of images, which are then
+            served as they are, a list of tensors of their own sizes for each sample (with
+            "image_list:upright" turned by their EXIF orientation); or any other kind of column.
         target: of a table of labels (`format="table"`), the columns of numbers that are served as
             `target`, float32: (N,) of one, (N, C) of several. Where all are 0 or 1 these are
             classes of which an image may have several. Needed where the table does not tell.
+        image_root: of a file of JSON lines that names images, the folder or URL that relative paths
+            start from. None: that of the file.
         format: the name of a format, such as "folder" (one folder a class) or "images" (all images
             in a folder, without labels): `docs/data.md` has a table of all; or that of a registered
             one. None: the first that recognises `spec`, except "images"; those of annotated objects
@@ -223,6 +228,7 @@ def open_source(
         flag("strict", strict),
         flag("masks", masks),
         target=_strings("target", target),
+        image_root=_folder("image_root", image_root),
     )
     given = {
         **vars(options),
@@ -634,6 +640,16 @@ def _opened_as(form: Format, spec: Any, options: OpenOptions) -> Opened:
 
 def _opened(opened: Opened | Source) -> Opened:
     return Opened(opened) if isinstance(opened, Source) else opened
+
+
+def _folder(name: str, value: Any) -> str | None:
+    """A folder of this machine by its whole path, or a URL."""
+    if value is None:
+        return None
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        raise ConfigurationError(f"{name}: must be a path or URL, or None, got {value!r}.")
+    path = os.fspath(value)
+    return stores.located(path).rstrip("/") if is_remote(path) else _absolute(path)
 
 
 def _strings(name: str, value: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -24,6 +24,7 @@ from fastload.sources.columns import (
     Values,
 )
 from fastload.sources.formats.arrays import is_arrays
+from fastload.sources.image_lists import is_image_list, listed
 from fastload.sources.keyed_tables import identity_of
 from fastload.sources.kinds import PixelKind, check_rows, kind_named, role_of_images
 from fastload.sources.opening import open_source
@@ -184,10 +185,11 @@ def rows_of_source(name: str, partner: Partner, given: Source | Opened, by: str)
 
 def in_role(rows: Rows, role: str) -> Column:
     """The column as the user says what it is."""
-    kind, column = kind_named(role), rows.column
-    if isinstance(column, ImageColumn) != isinstance(kind, PixelKind) or not hasattr(
-        column, "role"
-    ):
+    column: Any = rows.column
+    if is_image_list(role):
+        return listed(column, role, rows.name)
+    kind = kind_named(role)
+    if isinstance(column, ImageColumn) != isinstance(kind, PixelKind):
         what = "images" if isinstance(column, ImageColumn) else "values"
         raise ConfigurationError(f"role={role!r}: {rows.name} holds {what}, which cannot be that.")
     ragged = isinstance(column, Values) and column.ragged
@@ -196,14 +198,14 @@ def in_role(rows: Rows, role: str) -> Column:
             f"role={role!r}: it is for rows of variable length, and those of {rows.name} have one."
         )
     try:
-        column = replace(column, role=role)  # type: ignore[type-var]
+        given: Column = replace(column, role=role)
     except TypeError:  # it says itself what it holds
         raise ConfigurationError(
             f"role={role!r}: {rows.name} holds {column.role}, which it stays; leave role out."
         ) from None
     if isinstance(column, ValueArray | RaggedArray):
         check_rows(kind, column.array, rows.name)
-    return column
+    return given
 
 
 def check_dtype(dtype: np.dtype[Any], where: str) -> None:

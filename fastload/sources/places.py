@@ -22,6 +22,7 @@ from fastload.errors import ConfigurationError, SourceError
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Source
 from fastload.sources.columns import ImageColumn, Values
+from fastload.sources.image_lists import is_image_list, listed
 from fastload.sources.kinds import PLACES, PixelKind, check_rows, kind_named
 from fastload.sources.ragged import Ragged, rectangular
 
@@ -217,8 +218,11 @@ def with_roles(source: Source, roles: Mapping[str, str]) -> Source:
             raise ConfigurationError(
                 f"roles: {source.name} has no column {name!r}; there are {', '.join(columns)}."
             )
-        kind = kind_named(role)
         where = f"roles: column {name!r} of {source.name}"
+        if is_image_list(role):
+            columns[name] = listed(column, role, where)
+            continue
+        kind = kind_named(role)
         fits = isinstance(column, ImageColumn) == isinstance(kind, PixelKind)
         if not fits or not isinstance(column, ImageColumn | Values):
             what = "images" if isinstance(column, ImageColumn) else "numbers"
