@@ -31,6 +31,7 @@ ORDINARY = {
     "folder",
     "images",
     "pairs",
+    "records",
     "table",
     "tar",
     "zip",

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fastload.arguments import checks_names
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.sources import keys
@@ -23,6 +24,7 @@ __all__ = ["Partner", "join"]
 logger = logging.getLogger("fastload")
 
 
+@checks_names()
 def join(
     source: Any,
     partners: Mapping[str, Any],

@@ -240,11 +240,7 @@ def _parquet(path: str) -> Table:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        from fastload.distribution import install_command
-
-        raise SourceError(
-            f"{path}: to read Parquet files pyarrow is needed: {install_command('parquet')}."
-        ) from error
+        raise SourceError(f"{path}: to read it pyarrow is needed: pip install pyarrow.") from error
     if stores.is_remote(path):
         raise SourceError(f"{path}: copy this table to a local disk, or write it as JSON lines.")
     with open_regular(path):

@@ -23,7 +23,6 @@ from fastload.sources.columns import (
     ValueArray,
     Values,
 )
-from fastload.sources.formats.arrays import is_arrays
 from fastload.sources.image_lists import is_image_list, listed
 from fastload.sources.keyed_tables import identity_of
 from fastload.sources.kinds import PixelKind, check_rows, kind_named, role_of_images
@@ -85,7 +84,8 @@ def rows_of_array(name: str, data: Any) -> Rows:
         return Rows(where, column, None, f"{where}, row {{}}".format, identity_of(column))
     if isinstance(data, list | tuple) and data and all(type(x) in (int, float, bool) for x in data):
         data = np.array(data)
-    if not is_arrays({name: data}):
+    arrow = type(data).__module__.partition(".")[0] == "pyarrow"
+    if not (isinstance(data, str | np.ndarray | torch.Tensor | Ragged) or arrow):
         raise ConfigurationError(
             f"{name!r}: rows are taken from a path, an array, a tensor, a list of texts, a dict by "
             f"key, or what fastload.open_source has opened; got a {type(data).__name__}."

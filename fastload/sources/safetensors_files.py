@@ -46,7 +46,7 @@ def tensors_in(path: str) -> tuple[dict[str, Tensor], int]:
     is.
 
     Format: 8 bytes with the length of the header, little-endian; the header, JSON; and the bytes of
-    the tensors, at places relative to the header's end (huggingface/safetensors, README).
+    the tensors, at places relative to the header's end (its README by Hugging Face).
 
     Raises SourceError: the file cannot be read, or is damaged.
     """

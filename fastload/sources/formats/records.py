@@ -3,8 +3,8 @@ is known of them. What scripts for LLaVA, Qwen-VL and diffusers read.
 
     data/
     ├── train.jsonl     {"image": "a.jpg", "text": "a fox", "score": 0.5}
-    │                   {"image": ["a.jpg", "b.jpg"], "conversations": [{"from": "human", ...}]}
-    ├── chat.json       [{"id": "1", "image": "c/1.png", "conversations": [...]}, ...]
+    ├── talk.jsonl      {"image": ["a.jpg", "c/1.png"], "conversations": [...]}
+    ├── talk.json       [{"image": "c/1.png", "conversations": [...]}, ...]
     ├── a.jpg
     └── c/1.png
 
