@@ -183,17 +183,15 @@ class RowReader:
         what is moved with the images by these tables; of failed rows these hold zeros, or nothing
         where they are of variable length."""
         columns = dict(rendered)
-        lost: dict[int, DecodeError] = {}
         for name, column in self._source.values.items():
-            if not column.kind.moves and name not in columns:
-                columns[name], errors = read_values(column, draws.indices)
-                lost |= errors
+            if column.kind.moves or name in columns:
+                continue
+            if column.in_array() is None:
+                columns[name], failures = _read_late(column, draws.indices, failures)
                 if columns[name] is None:
-                    return HostBatch({}, [Failure(row, errors[row]) for row in sorted(errors)])
-        if lost:
-            failed = {failure.row for failure in failures}
-            failures = [*failures, *(Failure(r, e) for r, e in lost.items() if r not in failed)]
-            failures.sort(key=lambda failure: failure.row)
+                    return HostBatch({}, failures)
+            else:
+                columns[name] = column.at(draws.indices)
         bad: dict[int, str] = {}
         if self.moved is not None:
             moved, bad = self.moved.columns(draws, points, [failure.row for failure in failures])
@@ -266,6 +264,18 @@ def read_values(column: Values, indices: Int64Array) -> tuple[Any, dict[int, Dec
         return concatenated([nothing if rows is None else rows for rows, _ in alone]), errors
     zeros = np.zeros_like(like)
     return np.concatenate([zeros if rows is None else rows for rows, _ in alone]), errors
+
+
+def _read_late(
+    column: Values, indices: Int64Array, failures: list[Failure]
+) -> tuple[Any, list[Failure]]:
+    """What `read_values` gives, and all failures, by row."""
+    rows, errors = read_values(column, indices)
+    failed = {failure.row: failure for failure in failures}
+    if rows is None:
+        failed.clear()
+    failed = {row: Failure(row, error) for row, error in errors.items()} | failed
+    return rows, [failed[row] for row in sorted(failed)]
 
 
 def _no_points(members: SampleImages, sizes: Int64Array) -> tuple[PointMap, ...]:

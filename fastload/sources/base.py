@@ -26,7 +26,6 @@ from fastload.sources.columns import (
     Storage,
     Values,
 )
-from fastload.sources.image_lists import refuse_turning_lists
 from fastload.sources.instances import check_instances
 from fastload.sources.kinds import PLACES, VALUE
 
@@ -149,6 +148,11 @@ class Source:
         return several
 
     @cached_property
+    def decoded(self) -> list[str]:
+        """The names of the columns of values that are decoded where they are read."""
+        return [name for name, column in self.values.items() if column.kind.decodes]
+
+    @cached_property
     def drawn(self) -> list[str]:
         """The names of those of `moved` from which masks are drawn."""
         return [name for name, column in self.moved.items() if column.kind.drawn]
@@ -173,7 +177,10 @@ class Source:
                 "Save the images turned (PIL.ImageOps.exif_transpose) beside what belongs to "
                 "those, or leave exif_orientation out."
             )
-        refuse_turning_lists(self.values, self.name)
+        if self.decoded:
+            from fastload.sources.image_lists import refuse_turning_lists
+
+            refuse_turning_lists(self.values, self.name)
 
     def _stored_as(self, *storages: Storage) -> dict[str, Any]:
         return {name: column for name, column in self.columns.items() if column.storage in storages}

@@ -12,7 +12,6 @@ from fastload.errors import ConfigurationError
 from fastload.sources.buffers import Int64Array, PickledByReference, RowSelection
 from fastload.sources.columns import Column, EncodedFiles, Values
 from fastload.sources.file_rows import read_rows
-from fastload.sources.kinds import kind_named
 from fastload.sources.ragged import Ragged, offsets_of
 
 IMAGE_LIST = "image_list"
@@ -77,13 +76,7 @@ def listed(column: Column, role: str, where: str) -> ImageLists:
         raise ConfigurationError(
             f"{where} is a {type(column).__name__}; lists of images are made of files alone."
         )
-    kind_named(role)
     return ImageLists(column, np.arange(len(column) + 1, dtype=np.int64), role=role)
-
-
-def is_image_list(role: str) -> bool:
-    """Whether a role is that of lists of images, with a setting or without."""
-    return role.partition(":")[0] == IMAGE_LIST
 
 
 def refuse_turning_lists(columns: Mapping[str, Values], name: str) -> None:

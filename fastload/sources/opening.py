@@ -228,7 +228,7 @@ def open_source(
         flag("strict", strict),
         flag("masks", masks),
         target=_strings("target", target),
-        image_root=_folder("image_root", image_root),
+        image_root=None if image_root is None else _folder("image_root", image_root),
     )
     given = {
         **vars(options),
@@ -642,10 +642,8 @@ def _opened(opened: Opened | Source) -> Opened:
     return Opened(opened) if isinstance(opened, Source) else opened
 
 
-def _folder(name: str, value: Any) -> str | None:
+def _folder(name: str, value: Any) -> str:
     """A folder of this machine by its whole path, or a URL."""
-    if value is None:
-        return None
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
         raise ConfigurationError(f"{name}: must be a path or URL, or None, got {value!r}.")
     path = os.fspath(value)

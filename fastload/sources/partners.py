@@ -23,7 +23,7 @@ from fastload.sources.columns import (
     ValueArray,
     Values,
 )
-from fastload.sources.image_lists import is_image_list, listed
+from fastload.sources.image_lists import listed
 from fastload.sources.keyed_tables import identity_of
 from fastload.sources.kinds import PixelKind, check_rows, kind_named, role_of_images
 from fastload.sources.opening import open_source
@@ -186,9 +186,9 @@ def rows_of_source(name: str, partner: Partner, given: Source | Opened, by: str)
 def in_role(rows: Rows, role: str) -> Column:
     """The column as the user says what it is."""
     column: Any = rows.column
-    if is_image_list(role):
-        return listed(column, role, rows.name)
     kind = kind_named(role)
+    if kind.decodes:
+        return listed(column, role, rows.name)
     if isinstance(column, ImageColumn) != isinstance(kind, PixelKind):
         what = "images" if isinstance(column, ImageColumn) else "values"
         raise ConfigurationError(f"role={role!r}: {rows.name} holds {what}, which cannot be that.")

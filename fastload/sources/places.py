@@ -22,7 +22,6 @@ from fastload.errors import ConfigurationError, SourceError
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Source
 from fastload.sources.columns import ImageColumn, Values
-from fastload.sources.image_lists import is_image_list, listed
 from fastload.sources.kinds import PLACES, PixelKind, check_rows, kind_named
 from fastload.sources.ragged import Ragged, rectangular
 
@@ -219,10 +218,12 @@ def with_roles(source: Source, roles: Mapping[str, str]) -> Source:
                 f"roles: {source.name} has no column {name!r}; there are {', '.join(columns)}."
             )
         where = f"roles: column {name!r} of {source.name}"
-        if is_image_list(role):
+        kind = kind_named(role)
+        if kind.decodes:
+            from fastload.sources.image_lists import listed
+
             columns[name] = listed(column, role, where)
             continue
-        kind = kind_named(role)
         fits = isinstance(column, ImageColumn) == isinstance(kind, PixelKind)
         if not fits or not isinstance(column, ImageColumn | Values):
             what = "images" if isinstance(column, ImageColumn) else "numbers"
