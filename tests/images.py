@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-import simplejpeg
 from PIL import Image
 
 Pixels = npt.NDArray[np.uint8]
@@ -58,6 +57,22 @@ def _exif(orientation: int) -> Image.Exif:
     return exif
 
 
+def _jpeg_411(pixels: Pixels, quality: int) -> bytes:
+    """Pillow writes none."""
+    made: bytes
+    try:
+        import simplejpeg
+    except ImportError:  # it has no wheel for the newest Pythons
+        import turbojpeg
+
+        made = turbojpeg.TurboJPEG().encode(
+            pixels, quality, turbojpeg.TJPF_RGB, turbojpeg.TJSAMP_411
+        )
+    else:
+        made = simplejpeg.encode_jpeg(pixels, quality, colorsubsampling="411")
+    return made
+
+
 def jpeg(
     pixels: Pixels,
     *,
@@ -77,9 +92,7 @@ def jpeg(
     if not grey and subsampling == "4:1:1":
         assert not options
         assert not progressive
-        contiguous = np.ascontiguousarray(pixels)
-        made: bytes = simplejpeg.encode_jpeg(contiguous, quality, colorsubsampling="411")
-        return made
+        return _jpeg_411(np.ascontiguousarray(pixels), quality)
     upended = not grey and subsampling == "4:4:0"
     if not grey and not options.get("keep_rgb"):
         options["subsampling"] = "4:2:2" if upended else subsampling
