@@ -115,7 +115,7 @@ corpora: $(INSTALLED) ## verdicts on the odd images of CORPORA=folder (scripts/f
 bench-peers: $(INSTALLED) ## fastload beside some twenty ways to load images, about 20 minutes; DATA=folder for your own JPEGs
 	$(BIN)/python -m benchmarks.peers $(if $(DATA),--data "$(DATA)") --json benchmarks/results/peers.json
 
-FUZZED := colour neighbours noise recompress resample warp masks join decode pairs seek formats exif tier
+FUZZED := colour neighbours noise recompress resample warp masks join decode device pairs seek formats exif tier
 
 fuzz: $(INSTALLED) ## decoders, resampling and colour under attack, with sanitizers, against libjpeg-turbo, libpng and libwebp; SECONDS=3600 for an hour each
 	cmake -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFASTLOAD_PYTHON=OFF \
@@ -124,7 +124,7 @@ fuzz: $(INSTALLED) ## decoders, resampling and colour under attack, with sanitiz
 	$(BIN)/python -m tests.fuzz.make_corpus build/fuzz/seeds && mkdir -p $(FUZZED:%=build/fuzz/corpus/%)
 	for target in $(FUZZED); do \
 	    [ -x build/fuzz/tests/fuzz/fuzz_$$target ] || { echo "fuzz_$$target needs libisal-dev, libpng-dev and libwebp-dev"; continue; }; \
-	    build/fuzz/tests/fuzz/fuzz_$$target -max_len=$$(case $$target in seek|pairs) echo 16000;; *) echo 4000;; esac) -max_total_time=$(SECONDS) \
+	    build/fuzz/tests/fuzz/fuzz_$$target -max_len=$$(case $$target in device|seek|pairs) echo 16000;; *) echo 4000;; esac) -max_total_time=$(SECONDS) \
 	        build/fuzz/corpus/$$target build/fuzz/seeds/$$target || exit 1; done
 
 # DALI finds no libraries of its own under a sanitizer, which calls dlopen in its place; and freed memory is kept for a while.

@@ -244,6 +244,7 @@ if __name__ == "__main__":
     for name, found in (
         ("decode", seeds()),
         ("seek", seek_seeds()),
+        ("device", seek_seeds()),
         ("pairs", pair_seeds()),
         ("formats", format_seeds()),
         ("resample", resample_seeds()),

@@ -1,0 +1,109 @@
+// A batch of crops of JPEGs as the kernels get it. All of it is made by the host (device_plan.hpp),
+// which has checked every number: kernels read and write within these bounds whatever the files
+// contain, as the only other thing that they read are entropy-coded data and Huffman codes.
+#pragma once
+
+#include "cuda/block.cuh"
+
+namespace fastload::device {
+
+constexpr int kComponents = 3;
+constexpr int kMostTables = 6;        // Huffman codes of an image: a DC and an AC code a component
+constexpr int kMostBlocksInMcu = 10;  // 4 x 2 of luma and two of chroma
+// 16 counts by length, then the symbols, which are 256 with the zeros after them.
+constexpr int kCodeBytes = 16 + 256;
+// Zeros after the data of a crop: a thread holds three words, of which the first contains the bit
+// after its last one at the most.
+constexpr uint32_t kDataPadding = 16;
+
+// Entropy-coded blocks between two places that the host knows: points of the seek index, restart
+// markers. One thread decodes it. Positions are bits from the start of the crop's data.
+struct Segment {
+    uint32_t begin;
+    // The first bit after it must lie in [end_least, end_most]: of a point, both are the same.
+    uint32_t end_least, end_most;
+    int32_t column;               // its first MCU, from the left edge of the rectangle
+    uint16_t row;                 // of MCUs, in the rectangle
+    uint16_t mcus;                // at least 1, all in one row
+    int16_t dc[kComponents];      // the last DC coefficient of each component before it
+    int16_t end_dc[kComponents];  // the same after it, if `has_end_dc`
+    uint32_t has_end_dc;
+};
+
+// A component of a crop.
+struct Plane {
+    uint32_t h, v;         // blocks in a MCU, across and down
+    uint32_t width;        // blocks in a row of the rectangle
+    uint32_t first_block;  // in its chunk
+    uint32_t dc_code, ac_code;
+    int16_t quantisers[64];  // column by column
+};
+
+// A crop: a rectangle of MCUs of an image, which are decoded, and a box in it, which is returned.
+struct alignas(16) Crop {
+    uint64_t data;   // where its entropy-coded data are in the batch [bytes], a multiple of 16
+    uint64_t codes;  // and its Huffman codes: the first `dc_codes` of them are for DC
+    uint64_t out;    // where its pixels begin, in those of the batch [bytes]
+    uint32_t first_segment;
+    uint32_t first_block;  // of its chunk; those of all components lie one after the other
+    uint32_t first_strip;  // of its chunk (kStrip pixels of the box, the last one fewer)
+    int32_t columns;       // of MCUs in the rectangle
+    // The first sample of each component in the rectangle, in the image.
+    int32_t luma_left, luma_top, chroma_left, chroma_top;
+    int32_t chroma_width, chroma_height;  // of the image, without what fills its blocks
+    int32_t top, left, height, width;     // the box, in the image
+    uint16_t components;
+    uint16_t dc_codes, ac_codes;
+    uint8_t across, down;  // pixels for a sample of chroma
+    uint8_t smooth;        // whether it is upsampled smoothly, or repeated
+    uint8_t is_ycc;
+    Plane plane[kComponents];
+};
+
+// Segments of a crop that are decoded by one block of threads.
+struct Task {
+    uint32_t crop;  // in the chunk
+    uint32_t first_segment;
+    uint32_t count;  // at most kSegmentThreads
+};
+
+// Threads of a block of each kernel.
+constexpr int kSegmentThreads = 128;
+constexpr int kSampleThreads = 256;
+constexpr int kStrip = 256;
+
+// Crops that are decoded at a time: their coefficients and samples are in memory together.
+struct ChunkArguments {
+    const uint8_t* batch;     // codes and data
+    const Crop* crops;        // of the chunk
+    const Segment* segments;  // of the batch
+    const Task* tasks;        // of the chunk
+    int16_t* coefficients;    // 64 a block, column by column; zeros before and after
+    uint8_t* samples;         // 64 a block, in rows of the rectangle
+    uint8_t* pixels;          // of the batch
+    uint32_t* failures;       // of the chunk's crops: set where the data are not what they must be
+    uint32_t crop_count;
+    uint32_t blocks;  // of the chunk
+    uint32_t strips;
+#ifndef __CUDACC__
+    uint32_t* turns = nullptr;  // of each segment of the batch: how often its loop ran
+#endif
+};
+
+// Which of the crops of a chunk has what is numbered `number`, where each crop has the numbers from
+// `first(crop)` on.
+template <typename First>
+FASTLOAD_DEVICE uint32_t crop_with(uint32_t crops, uint32_t number, First first) {
+    uint32_t low = 0, high = crops;  // it is in [low, high)
+    while (high - low > 1) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (first(middle) <= number) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+}  // namespace fastload::device

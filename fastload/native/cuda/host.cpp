@@ -1,0 +1,100 @@
+#include "cuda/host.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "cuda/entropy.cuh"
+#include "cuda/pixels.cuh"
+#include "cuda/samples.cuh"
+#include "device_plan.hpp"
+
+namespace fastload::device {
+namespace {
+
+// Memory without slack, so that a sanitizer sees the first access beyond.
+template <typename T>
+std::unique_ptr<T[]> copied(const T* from, size_t count) {
+    std::unique_ptr<T[]> made(new T[count]);
+    if (count > 0) std::memcpy(made.get(), from, count * sizeof(T));
+    return made;
+}
+
+using Kernel = void (*)(const HostBlock&, const ChunkArguments&);
+
+// One block after the other.
+template <typename Memory>
+void launch(Kernel kernel, uint64_t blocks, int block_threads, const ChunkArguments& arguments,
+            unsigned threads) {
+    const auto memory = std::make_unique<Memory>();
+    pthread_barrier_t meet;
+    if (threads > 1) pthread_barrier_init(&meet, nullptr, threads);
+    auto run = [&](unsigned first) {
+        HostBlock block;
+        block.threads = static_cast<uint32_t>(block_threads);
+        block.first = first;
+        block.step = threads;
+        block.shared = memory.get();
+        block.meet = threads > 1 ? &meet : nullptr;
+        for (uint64_t index = 0; index < blocks; ++index) {
+            block.index = static_cast<uint32_t>(index);
+            // What a block finds in shared memory is arbitrary.
+            if (first == 0) std::memset(static_cast<void*>(memory.get()), 0xee, sizeof(Memory));
+            block.barrier();
+            kernel(block, arguments);
+            block.barrier();
+        }
+    };
+    std::vector<std::thread> others;
+    for (unsigned i = 1; i < threads; ++i) others.emplace_back(run, i);
+    run(0);
+    for (std::thread& other : others) other.join();
+    if (threads > 1) pthread_barrier_destroy(&meet);
+}
+
+struct Nothing {};
+
+}  // namespace
+
+HostRun run_on_host(const BatchPlan& plan, unsigned threads) {
+    HostRun run;
+    run.pixels.assign(plan.pixel_bytes(), 0);
+    run.failures.assign(plan.crops(), 0);
+    run.turns.assign(plan.segments().size(), 0);
+    run.zeros_again = true;
+    const auto buffer = copied(plan.buffer().data(), plan.buffer().size());
+    const auto* const crops = reinterpret_cast<const Crop*>(buffer.get() + plan.crops_at());
+    const auto* const tasks = reinterpret_cast<const Task*>(buffer.get() + plan.tasks_at());
+    for (const Chunk& chunk : plan.chunks()) {
+        // Each chunk in its own memory, which may be larger than new aligns for.
+        const size_t count = 64 * static_cast<size_t>(chunk.blocks);
+        const std::unique_ptr<int16_t[]> coefficients(new int16_t[count]());
+        const std::unique_ptr<uint8_t[]> samples(new uint8_t[count]());
+        ChunkArguments arguments;
+        arguments.batch = buffer.get();
+        arguments.crops = crops + chunk.first_crop;
+        arguments.segments = reinterpret_cast<const Segment*>(buffer.get() + plan.segments_at());
+        arguments.tasks = tasks + chunk.first_task;
+        arguments.coefficients = coefficients.get();
+        arguments.samples = samples.get();
+        arguments.pixels = run.pixels.data();
+        arguments.failures = run.failures.data() + chunk.first_crop;
+        arguments.crop_count = chunk.crops;
+        arguments.blocks = static_cast<uint32_t>(chunk.blocks);
+        arguments.strips = static_cast<uint32_t>(chunk.strips);
+        arguments.turns = run.turns.data();
+        constexpr uint64_t kAtOnce = kSampleThreads / 8;
+        launch<SegmentMemory>(fastload_decode_segments, chunk.tasks, kSegmentThreads, arguments,
+                              threads);
+        launch<SampleMemory>(fastload_make_samples, (chunk.blocks + kAtOnce - 1) / kAtOnce,
+                             kSampleThreads, arguments, threads);
+        launch<Nothing>(fastload_make_pixels, chunk.strips, kStrip, arguments, threads);
+        run.zeros_again =
+            run.zeros_again && std::all_of(coefficients.get(), coefficients.get() + count,
+                                           [](int16_t value) { return value == 0; });
+    }
+    return run;
+}
+
+}  // namespace fastload::device

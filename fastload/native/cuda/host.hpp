@@ -1,0 +1,41 @@
+// A block of a kernel on the host, for the kernels of this folder (block.cuh): to try them without
+// a GPU, under sanitizers, and to count.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <pthread.h>
+
+namespace fastload::device {
+
+class BatchPlan;
+
+// What a kernel on the host knows of its block. `threads` of it are run by 1 / `step` each by
+// `step` threads of the host, this one from thread `first` on.
+struct HostBlock {
+    uint32_t index = 0;    // of the block in its grid
+    uint32_t threads = 0;  // of the block
+    uint32_t first = 0, step = 1;
+    void* shared = nullptr;             // the block's memory
+    pthread_barrier_t* meet = nullptr;  // of the threads of the host; null where there is one
+
+    void barrier() const {
+        if (meet != nullptr) pthread_barrier_wait(meet);
+    }
+};
+
+// What the kernels make of a batch.
+struct HostRun {
+    std::vector<uint8_t> pixels;     // BatchPlan::pixel_bytes
+    std::vector<uint32_t> failures;  // of each crop; 0: its pixels are right
+    std::vector<uint32_t> turns;     // of each segment: how many symbols were read
+    bool zeros_again = false;        // whether all coefficients are zero again
+};
+
+// Runs the kernels of a finished batch, chunk after chunk. `threads`: of the host, that share a
+// block (1 or a power of two up to 64). All memory is of exactly the size that the device has.
+HostRun run_on_host(const BatchPlan& plan, unsigned threads = 1);
+
+}  // namespace fastload::device

@@ -1,0 +1,140 @@
+// Fuzz target: the plan of a crop for a GPU, and the kernels that follow it, run on the host, of
+// any bytes as a JPEG and any points. The input is that of `seek.cpp`. What must hold, apart from
+// no finding of the sanitizers:
+//
+// - points that a decode has noted are taken, and give the pixels of that decode;
+// - by changed points, or of a file that was changed after its points were noted, the crop is
+//   refused, or has the pixels that the CPU makes by these points, or that the CPU refuses;
+// - all coefficients are zero again afterwards.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "choices.hpp"
+#include "cuda/host.hpp"
+#include "device_plan.hpp"
+#include "jpeg/baseline.hpp"
+#include "kernels.hpp"
+
+namespace {
+
+using namespace fastload;
+using device::Left;
+using jpeg::Reason;
+
+constexpr size_t kChoices = 8;
+constexpr uint64_t kMemory = 64 << 20;
+
+class Collector final : public RowSink {
+  public:
+    explicit Collector(int width) : width_(width) {}
+    void take(const uint8_t* const* rows, int count) override {
+        for (int i = 0; i < count; ++i) {
+            for (int x = 0; x < width_; ++x)
+                pixels.insert(pixels.end(), rows[i] + 4 * x, rows[i] + 4 * x + 3);
+        }
+    }
+    void restart() override { pixels.clear(); }
+
+    Pixels pixels;
+
+  private:
+    int width_;
+};
+
+// The pixels of a box, twice in a batch. Empty: it is refused, `left` says where.
+Pixels by_device(const jpeg::Frame& frame, const Pixels& file, const jpeg::Points& points,
+                 const Box& box, Left& left) {
+    device::BatchPlan batch(kMemory);
+    device::CropPlan crop;
+    left =
+        device::plan_crop(frame, file.data(), file.size(), points, box, batch.most_blocks(), crop);
+    if (left != Left::none) return {};
+    batch.add(crop);
+    batch.add(crop);
+    batch.finish();
+    const device::HostRun run = device::run_on_host(batch);
+    require(run.zeros_again, "coefficients are left");
+    require(run.failures[0] == run.failures[1], "the verdict depends on the place in the batch");
+    const auto half = static_cast<ptrdiff_t>(run.pixels.size() / 2);
+    if (run.failures[0] != 0) return {};
+    require(std::equal(run.pixels.begin(), run.pixels.begin() + half, run.pixels.begin() + half),
+            "the pixels depend on the place in the batch");
+    return Pixels(run.pixels.begin(), run.pixels.begin() + half);
+}
+
+// Moves some of the points, a little or far.
+void change(jpeg::Points& points, int64_t bits, Choices choices) {
+    while (!choices.ended()) {
+        const int what = choices.byte();
+        const auto at = static_cast<size_t>(choices.byte()) * points.points.size() / 256;
+        jpeg::Point& point = points.points[at];
+        const int by = choices.byte() - 128;
+        switch (what % 5) {
+            case 0: point.position += by; break;
+            case 1: point.position = bits * (by + 128) / 200 + choices.byte(); break;
+            case 2: point.position = by * (int64_t{1} << choices.byte() % 55); break;
+            case 3: point.dc[what / 5 % 3] = static_cast<int16_t>(by * 257); break;
+            default: point = points.points[points.points.size() - 1 - at]; break;
+        }
+    }
+}
+
+// Whether CPU and device agree, as far as both take the crop.
+void compare(jpeg::BaselineDecoder& decoder, const Pixels& file, const jpeg::Points& points,
+             const Box& box) {
+    Left left;
+    const Pixels made = by_device(decoder.frame(), file, points, box, left);
+    Collector wanted(box.width);
+    if (!made.empty() && decoder.read_by_points(points, box, wanted))
+        require(made == wanted.pixels, "the pixels differ from the CPU's by these points");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    static jpeg::BaselineDecoder decoder(*find_kernels("auto")->jpeg);
+    if (size < kChoices + 2) return 0;
+    const size_t changes = std::min<size_t>(data[8] % 64, size - kChoices - 2);
+    const Choices choices(data + kChoices + 2, changes);
+    // Heap memory of exactly this size, so that a byte read beyond it is seen.
+    const Pixels file(data + kChoices + 2 + changes, data + size);
+    if (decoder.open(file.data(), file.size(), 1 << 20) != Reason::none ||
+        !decoder.frame().one_scan)
+        return 0;
+    const jpeg::Frame frame = decoder.frame();
+    const int height = frame.height, width = frame.width;
+    if (int64_t{height} * width > 1 << 16) return 0;
+    const int top = data[0] * height / 256, left = data[1] * width / 256;
+    const Box box = {top, left, 1 + data[2] * (height - top - 1) / 255,
+                     1 + data[3] * (width - left - 1) / 255};
+    jpeg::Points points;
+    points.step = 1 + data[4] % 40;
+    Collector today(box.width);
+    const Reason verdict = decoder.read(box, (data[6] & 1) != 0, today, &points);
+    if (verdict == Reason::none && !points.points.empty()) {
+        Left left_to_cpu;
+        const Pixels made = by_device(frame, file, points, box, left_to_cpu);
+        require(left_to_cpu == Left::none, "noted points are not planned");
+        require(!made.empty(), "noted points are refused");
+        require(made == today.pixels, "the pixels differ from those without points");
+    } else {
+        // Damage. Points of any kind may be in an index that somebody made.
+        points.points.resize(static_cast<size_t>(points.in_row(mcu_columns(frame))) *
+                             static_cast<size_t>(mcu_rows(frame)));
+    }
+    Pixels changed = file;
+    for (Choices at = choices; !at.ended();) {
+        const size_t place =
+            frame.scan + static_cast<size_t>(at.word()) % (file.size() - frame.scan + 1);
+        const auto value = static_cast<uint8_t>(at.byte());
+        if (place < changed.size()) changed[place] = value;
+    }
+    if (changed != file && decoder.open(changed.data(), changed.size(), 1 << 20) == Reason::none)
+        compare(decoder, changed, points, box);
+    (void)decoder.open(file.data(), file.size(), 1 << 20);
+    change(points, int64_t{8} * static_cast<int64_t>(file.size()), choices);
+    compare(decoder, file, points, box);
+    return 0;
+}
