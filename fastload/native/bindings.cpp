@@ -37,13 +37,6 @@ using namespace nanobind::literals;
 namespace fastload {
 namespace {
 
-// `Encoded` in Python: compressed images. `open` makes the source for one job.
-struct Encoded {
-    int count = 0;
-    std::function<std::unique_ptr<EncodedSource>()> open;
-    Kept kept;
-};
-
 Encoded encoded_buffers(const std::vector<Input<uint8_t, 1>>& buffers) {
     std::vector<Bytes> rows;
     Kept all;
@@ -78,15 +71,6 @@ Encoded encoded_files(const nb::bytes& root, Input<uint8_t, 1> blob, Input<int64
                             static_cast<int>(rows.size())};
     return {paths.count, [paths] { return open_files(paths); },
             kept(blob, ends, rows, offsets, lengths)};
-}
-
-// A vector as an array of Python's, which keeps it.
-template <typename T>
-nb::ndarray<nb::numpy, T, nb::ndim<1>> array_of(std::vector<T> values) {
-    auto* held = new std::vector<T>(std::move(values));
-    nb::capsule owner(held,
-                      [](void* pointer) noexcept { delete static_cast<std::vector<T>*>(pointer); });
-    return nb::ndarray<nb::numpy, T, nb::ndim<1>>(held->data(), {held->size()}, owner);
 }
 
 std::vector<std::string> strings_of(const std::vector<nb::bytes>& values) {
@@ -178,13 +162,6 @@ int write_to_tier(const nb::bytes& folder, Input<uint8_t, 2> digests,
 }
 
 #endif
-
-// `Geometries` in Python: a geometry source, which several jobs may use, and the arrays it borrows.
-struct Geometries {
-    GeometrySource source;
-    size_t count = 0;
-    Kept kept;
-};
 
 using Pair = std::tuple<int, int>;
 using Range = std::tuple<double, double>;
@@ -702,4 +679,5 @@ NB_MODULE(_core, m) {
              "exif"_a, "whole"_a, "index"_a.none());
     bind_colour(pool);
     bind_objects(m, pool);
+    bind_device(m, pool);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "colour.hpp"
+#include "jobs.hpp"
 #include "pool.hpp"
 
 namespace fastload {
@@ -88,6 +90,29 @@ Kept kept(const Parts&... parts) {
     return all;
 }
 
+// `Encoded` in Python: compressed images. `open` makes the source for one job.
+struct Encoded {
+    int count = 0;
+    std::function<std::unique_ptr<EncodedSource>()> open;
+    Kept kept;
+};
+
+// `Geometries` in Python: a geometry source, which several jobs may use, and the arrays it borrows.
+struct Geometries {
+    GeometrySource source;
+    size_t count = 0;
+    Kept kept;
+};
+
+// A vector as an array of Python's, which keeps it.
+template <typename T>
+nb::ndarray<nb::numpy, T, nb::ndim<1>> array_of(std::vector<T> values) {
+    auto* held = new std::vector<T>(std::move(values));
+    nb::capsule owner(held,
+                      [](void* pointer) noexcept { delete static_cast<std::vector<T>*>(pointer); });
+    return nb::ndarray<nb::numpy, T, nb::ndim<1>>(held->data(), {held->size()}, owner);
+}
+
 // A submitted job, and the arrays that it reads and writes. Its end waits for the rows in work.
 class Ticket {
   public:
@@ -143,5 +168,7 @@ ColourTable colour_table(const Input<int32_t, 2>& kinds, const Input<float, 3>& 
 void bind_colour(nb::class_<Pool>& pool);
 // Adds the functions for boxes, and the method that draws masks.
 void bind_objects(nb::module_& m, nb::class_<Pool>& pool);
+// Adds the plans of crops for a GPU, and the kernels on the host.
+void bind_device(nb::module_& m, nb::class_<Pool>& pool);
 
 }  // namespace fastload

@@ -76,8 +76,19 @@ class Segments {
         const int step = points_.step;
         const jpeg::Point* point = &points_.points[static_cast<size_t>(row * in_row + from / step)];
         const jpeg::Point* const all = points_.points.data() + points_.points.size();
+        // Of what follows the image's last point the end is not known. So what is before it is
+        // decoded, too, and judges the point; it lies outside of the rectangle.
+        const bool before = point + 1 == all && point != points_.points.data();
+        if (before) --point;
         if (!is_place(*point)) return false;
         Unstuffed source(byte_of(*point), end_, out_.bytes, first_);
+        if (before) {
+            const int64_t mcu = int64_t{row} * columns_ + from / step * step;
+            const int count = from >= step ? step : columns_ - (columns_ - 1) / step * step;
+            if (!add_segments(source, *point, point + 1, mcu - count, count, in_crop, -columns_))
+                return false;
+            ++point;
+        }
         for (int column = from / step * step; column < stop; column += step, ++point) {
             const jpeg::Point* const next = point + 1 == all ? nullptr : point + 1;
             const int count = std::min(step, columns_ - column);
@@ -313,11 +324,8 @@ Left plan_crop(const jpeg::Frame& frame, const uint8_t* data, size_t size,
     return Left::none;
 }
 
-Left Planner::plan(const uint8_t* data, size_t size, const SeekIndex& index, const Box& box,
-                   uint64_t most_blocks, CropPlan& out) {
-    jpeg::Frame frame;
-    if (jpeg::read_frame(data, size, frame) != jpeg::Reason::none || !frame.one_scan)
-        return Left::kind;
+Left Planner::plan(const jpeg::Frame& frame, const uint8_t* data, size_t size,
+                   const SeekIndex& index, const Box& box, uint64_t most_blocks, CropPlan& out) {
     if (!index.find(hash_bytes(data, size), size, packed_) ||
         !jpeg::unpack(frame, packed_.data(), packed_.size(), points_))
         return Left::points;

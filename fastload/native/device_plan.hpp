@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda/batch.cuh"
+#include "geometry.hpp"
 #include "image.hpp"
 #include "jpeg/frame.hpp"
 #include "jpeg/points.hpp"
@@ -29,8 +30,9 @@ enum class Left : int {
     points,    // the seek index has none, or they do not fit the data
     memory,    // it takes more memory than a chunk may have
     box,       // it does not lie in the image
+    turned,    // it is to be turned upright by its EXIF orientation
 };
-constexpr int kLeft = 5;
+constexpr int kLeft = 6;
 
 // Bytes that a block takes on the device while its chunk is decoded: 64 coefficients and 64
 // samples.
@@ -52,12 +54,19 @@ Left plan_crop(const jpeg::Frame& frame, const uint8_t* data, size_t size,
 // The same with the points of the index.
 class Planner {
   public:
-    Left plan(const uint8_t* data, size_t size, const SeekIndex& index, const Box& box,
-              uint64_t most_blocks, CropPlan& out);
+    Left plan(const jpeg::Frame& frame, const uint8_t* data, size_t size, const SeekIndex& index,
+              const Box& box, uint64_t most_blocks, CropPlan& out);
 
   private:
     std::vector<uint8_t> packed_;
     jpeg::Points points_;
+};
+
+// A crop as a job plans it (`plan_job`).
+struct PlannedCrop {
+    Left left = Left::kind;
+    Geometry geometry;  // whose box is decoded
+    CropPlan plan;      // if `left` is none
 };
 
 // Crops that are decoded together; see ChunkArguments.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "colour.hpp"
+#include "device_plan.hpp"
 #include "geometry.hpp"
 #include "pool.hpp"
 #include "resample.hpp"
@@ -180,6 +181,20 @@ struct JoinTable {
 // canvas or picture. Rows that fail are zeros.
 std::shared_ptr<Job> join_job(std::unique_ptr<EncodedSource> images, const JoinTable& table,
                               const DecodeOptions& options);
+
+// Crops that are decoded on a GPU. `crops` has a place for each image.
+struct PlanTable {
+    GeometrySource geometries;
+    Size size;  // of all windows
+    DecodeLimits limits;
+    bool exif_orientation = false;  // images that are to be turned upright are left to the CPU
+    const SeekIndex* index = nullptr;
+    uint64_t most_blocks = 0;  // of a crop
+    std::vector<device::PlannedCrop>* crops = nullptr;
+};
+
+// Plans the crop of each image. Only what cannot be read fails.
+std::shared_ptr<Job> plan_job(std::unique_ptr<EncodedSource> images, const PlanTable& table);
 
 // Decoded images of packed pixels, with as many channels as their view, in memory or a memory map.
 // All of them must lie in the array: nothing is checked here.
