@@ -30,7 +30,8 @@ BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/.fastload-installed
 # The build reads these; a change in any of them means installing again. Python sources are used where they lie.
 BUILD_INPUTS := pyproject.toml scripts/setup.sh $(wildcard CMakeLists.txt) \
-                $(wildcard fastload/native/*.cpp fastload/native/*.hpp fastload/native/jpeg/*.cpp fastload/native/jpeg/*.hpp)
+                $(wildcard fastload/native/*.cpp fastload/native/*.hpp fastload/native/jpeg/*.cpp fastload/native/jpeg/*.hpp \
+                           fastload/native/cuda/*.cpp fastload/native/cuda/*.hpp fastload/native/cuda/*.cuh)
 
 # An editable install knows the modules that there were: new, moved and gone ones mean installing again, too.
 MODULES := build/modules
@@ -63,7 +64,7 @@ demo: $(INSTALLED) ## images through every backend into a training loop; PHOTOS=
 doctor: $(INSTALLED) ## what this machine has, and what to change
 	@$(BIN)/fastload doctor
 
-CPP_FILES := $(shell find fastload tests benchmarks -name '*.cpp' -o -name '*.hpp')
+CPP_FILES := $(shell find fastload tests benchmarks -name '*.cpp' -o -name '*.hpp' -o -name '*.cuh')
 
 lint: style ## ruff, clang-format, mypy --strict, and words that are not ours
 	MYPY_NUM_WORKERS=2 $(BIN)/mypy

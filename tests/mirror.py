@@ -123,6 +123,7 @@ TESTS = {
     "test_render_jpeg": "recipe.jpeg render.jpeg",
     "test_render_noise": "recipe.gaussian_noise render.noise",
     "test_render_fused": "render.fused render.kernels render.kernels_colour",
+    "test_render_jpegs_on_device": "render.jpegs_on_device render.nvrtc",
     "test_render_trial": "render.trial",
     "test_sampler": "sampler.bijection sampler.order",
     "test_sampler_blocks": "sampler.blocks",

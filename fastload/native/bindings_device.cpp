@@ -120,19 +120,23 @@ nb::tuple run_on_host(const DevicePlan& plan, unsigned threads) {
 void bind_device(nb::module_& m, nb::class_<Pool>& pool) {
     nb::class_<DevicePlan>(m, "DevicePlan")
         .def("wait", &DevicePlan::wait)
-        .def_prop_ro("left", &left)
-        .def_prop_ro("geometries", &geometries_of)
-        .def_prop_ro("buffer",
-                     [](nb::handle self) {
-                         const auto& buffer = nb::cast<DevicePlan&>(self).finished().buffer();
-                         return nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(
-                             buffer.data(), {buffer.size()}, self);
-                     })
+        .def_prop_ro("left", &left, nb::rv_policy::automatic)
+        .def_prop_ro("geometries", &geometries_of, nb::rv_policy::automatic)
+        .def_prop_ro(
+            "buffer",
+            [](nb::handle self) {
+                const auto& buffer = nb::cast<DevicePlan&>(self).finished().buffer();
+                return nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(buffer.data(),
+                                                                          {buffer.size()}, self);
+            },
+            nb::rv_policy::automatic)
         .def_prop_ro("tables",
                      [](const DevicePlan& self) {
                          const device::BatchPlan& batch = self.finished();
-                         return nb::make_tuple(batch.crops_at(), batch.segments_at(),
-                                               batch.tasks_at());
+                         return nb::make_tuple(
+                             nb::make_tuple(batch.crops_at(), sizeof(device::Crop)),
+                             nb::make_tuple(batch.segments_at(), sizeof(device::Segment)),
+                             nb::make_tuple(batch.tasks_at(), sizeof(device::Task)));
                      })
         .def_prop_ro("chunks", &chunks_of)
         .def_prop_ro("pixel_bytes",
@@ -140,6 +144,15 @@ void bind_device(nb::module_& m, nb::class_<Pool>& pool) {
         .def_prop_ro("segments",
                      [](const DevicePlan& self) { return self.finished().segments().size(); })
         .def("run_on_host", &run_on_host, "threads"_a = 1);
+    m.def(
+        "run_kernel_on_host",
+        [](const char* name, nb::bytes arguments, uint64_t blocks) {
+            require(arguments.size() == device::kArgumentBytes, "arguments: 80 bytes are needed");
+            require(device::run_kernel_on_host(
+                        name, reinterpret_cast<const uint8_t*>(arguments.c_str()), blocks),
+                    "name: no such kernel");
+        },
+        "name"_a, "arguments"_a, "blocks"_a);
     pool.def("plan_crops", &plan_crops, "images"_a, "geometries"_a, "size"_a, "index"_a,
              "max_pixels"_a, "exif"_a, "memory"_a, "here"_a);
 }

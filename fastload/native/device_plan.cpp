@@ -149,7 +149,7 @@ class Segments {
                 end = source.bits() + bit_of(*next);
                 segment.has_end_dc = 1;
                 std::copy(next->dc, next->dc + kComponents, segment.end_dc);
-                // The byte that is only begun is copied with what follows.
+                // Of its last byte only the first bits belong here: it is copied with what follows.
                 if (bit_of(*next) > 0 && !has_byte(source, limit)) return false;
             } else {
                 end = source.bits();

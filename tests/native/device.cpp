@@ -1,12 +1,12 @@
 // Runs the kernels that decode on a GPU on the host, and compares their pixels with the CPU's:
 //
-//     device COUNT SEED THREADS JPEG...
+//     device COUNT SEED THREADS STEP JPEG...
 //
 // Of each file: notes its points, draws COUNT boxes (some at its edges and of one pixel, the others
 // as RandomResizedCrop draws them), decodes them in one batch in small chunks, by THREADS threads a
-// block, and compares each with the CPU's full decode. One point of each file, moved by a bit, must
-// be refused, or change nothing. Prints how many boxes were equal, and what warps of 32 segments
-// would go through.
+// block, and compares each with the CPU's full decode. Points are every STEP pixels; 0: of each
+// file another distance. One point of each file, moved by a bit, must be refused, or change
+// nothing. Prints how many boxes were equal, and what warps of 32 segments would go through.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -104,7 +104,8 @@ std::string kind_of(const jpeg::Frame& frame) {
            (frame.restart_interval != 0 ? " restarts" : "");
 }
 
-void try_file(const char* name, int count, unsigned seed, unsigned threads, Totals& totals) {
+void try_file(const char* name, int count, unsigned seed, unsigned threads, int step,
+              Totals& totals) {
     std::ifstream stream(name, std::ios::binary);
     const std::vector<uint8_t> file((std::istreambuf_iterator<char>(stream)),
                                     std::istreambuf_iterator<char>());
@@ -117,8 +118,8 @@ void try_file(const char* name, int count, unsigned seed, unsigned threads, Tota
     const jpeg::Frame frame = decoder.frame();
     std::mt19937 random(seed);
     jpeg::Points points;
-    const int steps[] = {64 / (8 * frame.h), 1, 4, 17};
-    points.step = std::max(1, seed % 2 == 0 ? steps[0] : steps[random() % 4]);
+    const int steps[] = {8, 1, 4, 17};
+    points.step = step == 0 ? steps[random() % 4] : std::max(1, step / (8 * frame.h));
     Collector whole(frame.width);
     if (decoder.read({0, 0, frame.height, frame.width}, true, whole, &points) !=
             jpeg::Reason::none ||
@@ -204,16 +205,17 @@ void try_file(const char* name, int count, unsigned seed, unsigned threads, Tota
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc < 5) {
-        std::fprintf(stderr, "device COUNT SEED THREADS JPEG...\n");
+    if (argc < 6) {
+        std::fprintf(stderr, "device COUNT SEED THREADS STEP JPEG...\n");
         return 2;
     }
     const int count = std::atoi(argv[1]);
     const auto seed = static_cast<unsigned>(std::atoi(argv[2]));
     const auto threads = static_cast<unsigned>(std::atoi(argv[3]));
+    const int step = std::atoi(argv[4]);
     Totals totals;
-    for (int i = 4; i < argc; ++i) {
-        try_file(argv[i], count, seed + static_cast<unsigned>(2 * i), threads, totals);
+    for (int i = 5; i < argc; ++i) {
+        try_file(argv[i], count, seed + static_cast<unsigned>(i), threads, step, totals);
     }
     for (const auto& [kind, files] : totals.kinds)
         std::printf("%s: %d files\n", kind.c_str(), files);

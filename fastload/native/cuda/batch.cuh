@@ -90,6 +90,13 @@ struct ChunkArguments {
 #endif
 };
 
+// The compilers lay them out alike, and so does fastload/render/jpegs_on_device.py.
+static_assert(sizeof(Segment) == 36 && sizeof(Crop) == 560 && sizeof(Task) == 12,
+              "host and device read the same tables");
+#ifdef __CUDACC__
+static_assert(sizeof(ChunkArguments) == 80, "as the host launches kernels");
+#endif
+
 // Which of the crops of a chunk has what is numbered `number`, where each crop has the numbers from
 // `first(crop)` on.
 template <typename First>

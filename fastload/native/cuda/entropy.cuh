@@ -104,13 +104,13 @@ FASTLOAD_DEVICE int32_t number_of(uint32_t bits, uint32_t size) {
     return value - below;
 }
 
-// The block of a place in a MCU of a segment; null outside of the rectangle.
-FASTLOAD_DEVICE int16_t* block_at(const ChunkArguments& arguments, const Crop& crop,
-                                  const SegmentMemory::Place& place, uint32_t row, int32_t column) {
-    if (column < 0 || column >= crop.columns) return nullptr;
+// Where a block of a MCU goes; null outside of the rectangle, which has `columns` MCUs in a row.
+FASTLOAD_DEVICE int16_t* block_at(int16_t* coefficients, const SegmentMemory::Place& place,
+                                  uint32_t row, int32_t column, int32_t columns) {
+    if (column < 0 || column >= columns) return nullptr;
     const uint32_t block =
         place.first + row * place.in_row + static_cast<uint32_t>(column) * place.in_column;
-    return arguments.coefficients + uint64_t{64} * block;
+    return coefficients + uint64_t{64} * block;
 }
 
 FASTLOAD_DEVICE void decode_segment(const ChunkArguments& arguments, const Crop& crop,
@@ -127,9 +127,12 @@ FASTLOAD_DEVICE void decode_segment(const ChunkArguments& arguments, const Crop&
     words += 3;
     int32_t dc[kComponents] = {segment.dc[0], segment.dc[1], segment.dc[2]};
     uint32_t mcus = segment.mcus, in_mcu = 0;
+    // In registers: compilers load them again after each store.
+    const uint32_t row = segment.row;
+    const int32_t columns = crop.columns;
     int32_t column = segment.column;
     SegmentMemory::Place place = memory.places[0];
-    int16_t* out = block_at(arguments, crop, place, segment.row, column);
+    int16_t* out = block_at(arguments.coefficients, place, row, column, columns);
     uint32_t k = 0;  // in zigzag order: the next coefficient
     bool good = true;
     while (mcus != 0) {
@@ -175,7 +178,7 @@ FASTLOAD_DEVICE void decode_segment(const ChunkArguments& arguments, const Crop&
                 ++column;
             }
             place = memory.places[in_mcu];
-            out = block_at(arguments, crop, place, segment.row, column);
+            out = block_at(arguments.coefficients, place, row, column, columns);
         }
     }
     good = good && at >= segment.end_least;

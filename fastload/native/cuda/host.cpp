@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "cuda/entropy.cuh"
@@ -55,7 +56,30 @@ void launch(Kernel kernel, uint64_t blocks, int block_threads, const ChunkArgume
 
 struct Nothing {};
 
+bool launch(const std::string& name, uint64_t blocks, const ChunkArguments& arguments,
+            unsigned threads) {
+    if (name == "fastload_decode_segments") {
+        launch<SegmentMemory>(fastload_decode_segments, blocks, kSegmentThreads, arguments,
+                              threads);
+    } else if (name == "fastload_make_samples") {
+        launch<SampleMemory>(fastload_make_samples, blocks, kSampleThreads, arguments, threads);
+    } else if (name == "fastload_make_pixels") {
+        launch<Nothing>(fastload_make_pixels, blocks, kStrip, arguments, threads);
+    } else {
+        return false;
+    }
+    return true;
+}
+
 }  // namespace
+
+bool run_kernel_on_host(const char* name, const uint8_t* arguments, uint64_t blocks) {
+    // The host counts, too.
+    static_assert(offsetof(ChunkArguments, turns) == kArgumentBytes, "the same up to the turns");
+    ChunkArguments given;
+    std::memcpy(static_cast<void*>(&given), arguments, kArgumentBytes);
+    return launch(name, blocks, given, 1);
+}
 
 HostRun run_on_host(const BatchPlan& plan, unsigned threads) {
     HostRun run;
@@ -85,11 +109,10 @@ HostRun run_on_host(const BatchPlan& plan, unsigned threads) {
         arguments.strips = static_cast<uint32_t>(chunk.strips);
         arguments.turns = run.turns.data();
         constexpr uint64_t kAtOnce = kSampleThreads / 8;
-        launch<SegmentMemory>(fastload_decode_segments, chunk.tasks, kSegmentThreads, arguments,
-                              threads);
-        launch<SampleMemory>(fastload_make_samples, (chunk.blocks + kAtOnce - 1) / kAtOnce,
-                             kSampleThreads, arguments, threads);
-        launch<Nothing>(fastload_make_pixels, chunk.strips, kStrip, arguments, threads);
+        (void)launch("fastload_decode_segments", chunk.tasks, arguments, threads);
+        (void)launch("fastload_make_samples", (chunk.blocks + kAtOnce - 1) / kAtOnce, arguments,
+                     threads);
+        (void)launch("fastload_make_pixels", chunk.strips, arguments, threads);
         run.zeros_again =
             run.zeros_again && std::all_of(coefficients.get(), coefficients.get() + count,
                                            [](int16_t value) { return value == 0; });

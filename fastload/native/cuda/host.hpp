@@ -34,6 +34,11 @@ struct HostRun {
     bool zeros_again = false;        // whether all coefficients are zero again
 };
 
+// Runs one kernel, by its name, as a launch on a device would: `arguments` are ChunkArguments as a
+// device has them. False if there is no such kernel.
+constexpr size_t kArgumentBytes = 80;
+bool run_kernel_on_host(const char* name, const uint8_t* arguments, uint64_t blocks);
+
 // Runs the kernels of a finished batch, chunk after chunk. `threads`: of the host, that share a
 // block (1 or a power of two up to 64). All memory is of exactly the size that the device has.
 HostRun run_on_host(const BatchPlan& plan, unsigned threads = 1);

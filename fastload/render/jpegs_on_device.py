@@ -1,0 +1,190 @@
+"""JPEGs decoded on a GPU by their points: what the host planned (`Pool.plan_crops` of the core) is
+copied there at once and decoded by the kernels of `fastload/native/cuda/`.
+
+A batch takes one copy and three launches a chunk, whatever its images are. The pixels are those of
+the CPU to the last bit. `docs/gpu-decode.md` has the design, and what has not run on a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastload.errors import BackendUnavailableError
+from fastload.render.nvrtc import kept_kernels
+from fastload.render.transfer import stream_of
+
+if TYPE_CHECKING:
+    import fastload.native._core as _core
+
+MEMORY = 256 << 20
+"""Bytes of coefficients and samples on the device that a plan is made for, unless its caller asks
+for others: 192 a block, which is some 350 crops of photographs of 500 x 375 at a time. An image
+whose crop takes more is left to the CPU."""
+
+_BLOCKS_AT_ONCE = 32
+"""Blocks of samples that a block of threads makes (`kSampleThreads` / 8)."""
+_SEGMENT_THREADS, _SAMPLE_THREADS, _STRIP = 128, 256, 256
+"""As in `batch.cuh`."""
+
+
+class Left(IntEnum):
+    """Why a crop is left to the CPU (`device_plan.hpp`)."""
+
+    NONE = 0
+    KIND = 1
+    POINTS = 2
+    MEMORY = 3
+    BOX = 4
+    TURNED = 5
+
+
+class ChunkArguments(ctypes.Structure):
+    """As in `batch.cuh`: addresses on the device, then counts."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in ("batch", "crops", "segments", "tasks")),
+        *((name, ctypes.c_uint64) for name in ("coefficients", "samples", "pixels", "failures")),
+        *((name, ctypes.c_uint32) for name in ("crop_count", "blocks", "strips", "unused")),
+    ]
+
+
+Launch = Callable[[str, int, int, ChunkArguments], None]
+"""Queues a kernel: its name, blocks, threads of each, and its arguments, which are copied."""
+
+
+@dataclass(frozen=True)
+class DecodedCrops:
+    """The crops of a batch on a device, those that were planned for it, in order."""
+
+    pixels: torch.Tensor
+    """(P, 3) uint8: all pixels of all crops, row after row."""
+    failures: torch.Tensor
+    """(N,) int32: not 0 where the data of a crop are not what its points say; its pixels are then
+    not to be used."""
+    rows: npt.NDArray[np.int64]
+    """(N,): the row of each crop in the batch."""
+    start: npt.NDArray[np.int64]
+    """(N,): the first pixel of each."""
+    sizes: npt.NDArray[np.int64]
+    """(N, 2): height and width of each."""
+
+
+class DeviceDecoder:
+    """Decodes planned batches on a device. For one stream; memory is kept from batch to batch."""
+
+    def __init__(self, device: torch.device, launch: Launch | None = None) -> None:
+        """
+        Args:
+            launch: instead of the GPU's driver, for tests.
+
+        Raises:
+            BackendUnavailableError: this GPU, driver or NVRTC cannot; the message says why.
+        """
+        self.device = device
+        self._launch = launch or driver_launch(device)
+        self._coefficients = torch.empty(0)
+        self._samples = torch.empty(0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device that are kept between batches."""
+        return self._coefficients.nbytes + self._samples.nbytes
+
+    def decode(self, plan: _core.DevicePlan) -> DecodedCrops:
+        """Queue the work for a plan (after its `wait`) on the current stream. Nothing is waited
+        for."""
+        left, geometries = plan.left, plan.geometries.reshape(-1, 13).astype(np.int64)
+        rows = np.flatnonzero(left == Left.NONE)
+        sizes = geometries[rows, 2:4]
+        counts = sizes.prod(axis=1)
+        pixels = self._empty(plan.pixel_bytes)
+        failures = torch.zeros(len(rows), dtype=torch.int32, device=self.device)
+        made = DecodedCrops(pixels.view(-1, 3), failures, rows, np.cumsum(counts) - counts, sizes)
+        if not len(rows):
+            return made
+        batch = self._sent(plan.buffer)
+        most = max(blocks for *_, blocks, _ in plan.chunks)
+        if self._samples.numel() < 64 * most:
+            # Zeros once: the kernels leave zeros behind.
+            self._coefficients = torch.zeros(64 * most, dtype=torch.int16, device=self.device)
+            self._samples = self._empty(64 * most)
+        (crops_at, crop), (segments_at, _), (tasks_at, task) = plan.tables
+        for first_crop, crops, first_task, tasks, blocks, strips in plan.chunks:
+            arguments = ChunkArguments(
+                batch.data_ptr(),
+                batch.data_ptr() + crops_at + crop * first_crop,
+                batch.data_ptr() + segments_at,
+                batch.data_ptr() + tasks_at + task * first_task,
+                self._coefficients.data_ptr(),
+                self._samples.data_ptr(),
+                pixels.data_ptr(),
+                failures.data_ptr() + failures.itemsize * first_crop,
+                crops,
+                blocks,
+                strips,
+            )
+            groups = -(-blocks // _BLOCKS_AT_ONCE)
+            self._launch("fastload_decode_segments", tasks, _SEGMENT_THREADS, arguments)
+            self._launch("fastload_make_samples", groups, _SAMPLE_THREADS, arguments)
+            self._launch("fastload_make_pixels", strips, _STRIP, arguments)
+        return made
+
+    def _empty(self, count: int) -> torch.Tensor:
+        return torch.empty(count, dtype=torch.uint8, device=self.device)
+
+    def _sent(self, buffer: npt.NDArray[np.uint8]) -> torch.Tensor:
+        """A copy on the device, through page-locked memory, which torch keeps until it is read."""
+        locked = self.device.type == "cuda"
+        host = torch.empty(len(buffer), dtype=torch.uint8, pin_memory=locked)
+        host.numpy()[:] = buffer
+        return host.to(self.device, non_blocking=True)
+
+
+def driver_launch(device: torch.device) -> Launch:
+    """Launches by the driver of a CUDA device, on torch's current stream there.
+
+    Raises:
+        BackendUnavailableError: it cannot; the message says why.
+    """
+    if device.type != "cuda" or not torch.cuda.is_available():
+        raise BackendUnavailableError(f"decoding on {device} needs a CUDA GPU.")
+    major, minor = torch.cuda.get_device_capability(device)
+    code = kept_kernels(10 * major + minor).code
+    driver = import_module("cuda.bindings.driver")
+
+    def checked(result: tuple[Any, ...]) -> Any:
+        status, *found = result
+        if int(status):
+            raise BackendUnavailableError(f"the driver of {device} says {status.name}.")
+        return found[0] if found else None
+
+    with torch.cuda.device(device):
+        torch.cuda.current_stream()  # torch's context is the current one from here on
+        module = checked(driver.cuModuleLoadData(code))
+        functions = {
+            name: checked(driver.cuModuleGetFunction(module, name.encode()))
+            for name in (
+                "fastload_decode_segments",
+                "fastload_make_samples",
+                "fastload_make_pixels",
+            )
+        }
+
+    def launch(name: str, blocks: int, threads: int, arguments: ChunkArguments) -> None:
+        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
+        grid, block = (blocks, 1, 1), (threads, 1, 1)
+        with torch.cuda.device(device):
+            stream = stream_of(device)
+            address = ctypes.addressof(parameters)
+            checked(driver.cuLaunchKernel(functions[name], *grid, *block, 0, stream, address, 0))
+
+    return launch

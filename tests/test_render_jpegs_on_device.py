@@ -1,0 +1,240 @@
+"""Kernels that decode JPEGs on a GPU, run on the host: the pixels of a full decode. No test here
+needs a GPU, and none has seen one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fastload import native
+from fastload.errors import BackendUnavailableError
+from fastload.render import nvrtc
+from fastload.render.jpegs_on_device import (
+    MEMORY,
+    ChunkArguments,
+    DecodedCrops,
+    DeviceDecoder,
+    Left,
+    driver_launch,
+)
+from tests import images, jpegs
+from tests.test_native_jpeg import KINDS, Box, Decoder, Pixels, boxes_of, full_decode
+
+pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
+
+CAPABILITIES = (75, 80, 90, 100, 120)
+BASELINE = {kind: options for kind, options in KINDS.items() if "progressive" not in kind}
+
+
+def open_index(path: Path) -> Any:
+    return native.load().SeekIndex(os.fsencode(path), 100, 1 << 30)
+
+
+def noted(path: Path, files: Sequence[bytes]) -> Any:
+    """An index with the points of these files."""
+    index = open_index(path)
+    for data in files:
+        Decoder().decode(data, [(0, 0, 1, 1)], index=index)
+    index.flush()
+    return index
+
+
+def planned(
+    files: Sequence[bytes], boxes: Sequence[Box], index: Any, memory: int = MEMORY, **options: Any
+) -> Any:
+    """A plan of one box of each file."""
+    core, count = native.load(), len(files)
+    window = np.tile(np.array([0, 0, 8, 8], np.int32), (count, 1))
+    geometries = core.Geometries.given(
+        np.array(boxes, np.int32).reshape(-1, 4), window[:, 2:].copy(), window,
+        np.zeros((count, 2), np.bool_),
+    )  # fmt: skip
+    encoded = core.Encoded.buffers([np.frombuffer(data, np.uint8) for data in files])
+    settings = {"max_pixels": 1 << 30, "exif": False, "here": True, **options}
+    plan = core.Pool(1, "auto").plan_crops(
+        encoded, geometries, (8, 8), index, memory=memory, **settings
+    )
+    assert plan.wait() == []
+    return plan
+
+
+def on_host(name: str, blocks: int, threads: int, arguments: ChunkArguments) -> None:
+    """In place of the driver: its memory is the host's."""
+    native.load().run_kernel_on_host(name, bytes(arguments), blocks)
+
+
+def crops_of(made: DecodedCrops) -> list[Pixels]:
+    return [
+        made.pixels[start : start + h * w].numpy().reshape(h, w, 3)
+        for start, (h, w) in zip(made.start.tolist(), made.sizes.tolist(), strict=True)
+    ]
+
+
+def assert_equals_full_decode(
+    files: Sequence[bytes], boxes: Sequence[Box], index: Any, memory: int = MEMORY
+) -> Any:
+    plan = planned(files, boxes, index, memory)
+    assert plan.left.tolist() == [Left.NONE] * len(files)
+    made = DeviceDecoder(torch.device("cpu"), on_host).decode(plan)
+    assert not made.failures.any()
+    whole = {data: full_decode(data) for data in files}
+    for data, (top, left, h, w), found in zip(files, boxes, crops_of(made), strict=True):
+        wanted = whole[data][top : top + h, left : left + w]
+        np.testing.assert_array_equal(found, wanted, str((top, left, h, w)))
+    return plan
+
+
+@pytest.mark.parametrize("kind", [*BASELINE, "grey"])
+def test_every_box_is_the_crop_of_the_full_decode(tmp_path: Path, kind: str) -> None:
+    files, boxes = list[bytes](), list[Box]()
+    for height, width in [(150, 330), (331, 97), (257, 258)]:
+        pixels = images.photo(height, width, channels=1 if kind == "grey" else 3)
+        some = boxes_of(height, width, 5)
+        boxes += some
+        files += [images.jpeg(pixels, **BASELINE.get(kind, {}))] * len(some)
+    assert_equals_full_decode(files, boxes, noted(tmp_path / "index", [*dict.fromkeys(files)]))
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("sampling", jpegs.SAMPLINGS)
+def test_every_sampling_and_coefficient_with_restart_markers(tmp_path: Path, sampling: str) -> None:
+    rng = np.random.default_rng(len(sampling))
+    height, width = (200, 500) if sampling in ("4:1:0", "4:2:0") else (120, 300)
+    picture = jpegs.noise(height, width, sampling, rng)
+    whole = [jpegs.write(picture, restart=restart) for restart in (0, 1, 7)]
+    boxes = boxes_of(height, width, 3)
+    files = [data for data in whole for _ in boxes]
+    assert_equals_full_decode(files, boxes * len(whole), noted(tmp_path / "index", whole))
+
+
+def test_a_batch_is_divided_where_its_memory_ends(tmp_path: Path) -> None:
+    """Chunks take turns in the same memory; a crop that is larger than a chunk is left."""
+    data = images.jpeg(images.photo(200, 300), subsampling="4:4:4")
+    index = noted(tmp_path / "index", [data])
+    blocks = 3 * 25 * 38
+    boxes = boxes_of(200, 300, 7)
+    plan = assert_equals_full_decode([data] * len(boxes), boxes, index, memory=192 * blocks)
+    assert len(plan.chunks) > 2
+    assert max(chunk[4] for chunk in plan.chunks) <= blocks
+    left = planned([data] * 2, [(0, 0, 200, 300), (0, 0, 8, 8)], index, 192 * blocks - 1).left
+    assert left.tolist() == [Left.MEMORY, Left.NONE]
+
+
+def test_what_is_left_to_the_cpu(tmp_path: Path) -> None:
+    """A batch may be mixed: the crops that are decoded are the same as without the others."""
+    photo = images.photo(200, 300)
+    good = images.jpeg(photo)
+    files = {
+        "good": (good, Left.NONE),
+        "not noted": (images.jpeg(photo, quality=20), Left.POINTS),
+        "progressive": (images.jpeg(photo, progressive=True), Left.KIND),
+        "CMYK": (images.cmyk_jpeg(photo), Left.KIND),
+        "no image": (b"\x89PNG\r\n\x1a\n and no more", Left.KIND),
+        "small": (images.jpeg(images.photo(130, 180)), Left.POINTS),
+        "turned": (images.jpeg(photo, orientation=6), Left.TURNED),
+        "again": (good, Left.NONE),
+    }
+    index = noted(tmp_path / "index", [good, images.jpeg(photo, orientation=6)])
+    box = (30, 50, 90, 120)
+    plan = planned([data for data, _ in files.values()], [box] * len(files), index, exif=True)
+    assert [Left(left) for left in plan.left.tolist()] == [left for _, left in files.values()]
+    made = DeviceDecoder(torch.device("cpu"), on_host).decode(plan)
+    assert made.rows.tolist() == [0, 7]
+    for found in crops_of(made):
+        np.testing.assert_array_equal(found, full_decode(good)[30:120, 50:170])
+    outside = planned([good], [(190, 0, 11, 5)], index)
+    assert outside.left.tolist() == [Left.BOX]
+    assert DeviceDecoder(torch.device("cpu"), on_host).decode(outside).pixels.shape == (0, 3)
+
+
+def test_memory_is_kept_between_batches_and_clean(tmp_path: Path) -> None:
+    data = images.jpeg(images.photo(200, 300))
+    index = noted(tmp_path / "index", [data])
+    decoder, kept = DeviceDecoder(torch.device("cpu"), on_host), list[int]()
+    for box in [(0, 0, 200, 300), (100, 100, 50, 60), (0, 0, 200, 300)]:
+        made = decoder.decode(planned([data], [box], index))
+        top, left, h, w = box
+        np.testing.assert_array_equal(
+            crops_of(made)[0], full_decode(data)[top : top + h, left : left + w]
+        )
+        kept.append(decoder.nbytes)
+        assert not decoder._coefficients.any()
+    assert kept == [kept[0]] * 3
+
+
+def test_points_of_the_last_segment_are_judged_by_the_one_before(tmp_path: Path) -> None:
+    """It is decoded with a crop of the last pixel alone."""
+    data = images.jpeg(images.photo(200, 320), subsampling="4:4:4")
+    index = noted(tmp_path / "index", [data])
+    # 40 MCUs a row, a point every 8.
+    assert planned([data], [(199, 319, 1, 1)], index).segments == 2
+    assert planned([data], [(191, 319, 1, 1)], index).segments == 1
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_the_kernels_compile_for_every_gpu(capability: int) -> None:
+    if reason := nvrtc.why_not():
+        pytest.skip(reason)
+    made = nvrtc.compile_kernels(capability)
+    assert made.code.startswith(b"\x7fELF")
+    assert made.log.count("Compiling entry function") == 3
+    assert made.log.count("0 bytes spill stores, 0 bytes spill loads") == 3
+    newer = nvrtc.compile_kernels(capability + 4)  # a GPU that this NVRTC does not know
+    assert b".entry fastload_make_pixels" in newer.code
+
+
+@pytest.mark.whole
+def test_compiled_kernels_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if reason := nvrtc.why_not():
+        pytest.skip(reason)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = nvrtc.kept_kernels(90)
+    monkeypatch.setattr(nvrtc, "compile_kernels", None)
+    assert nvrtc.kept_kernels(90).code == first.code
+
+
+def test_without_a_gpu_the_driver_is_refused() -> None:
+    with pytest.raises(BackendUnavailableError, match="needs a CUDA GPU"):
+        driver_launch(torch.device("cpu"))
+
+
+def test_a_gpu_that_is_too_old_is_refused() -> None:
+    if reason := nvrtc.why_not():
+        pytest.skip(reason)
+    with pytest.raises(BackendUnavailableError, match="has 50: decode on the host"):
+        nvrtc.compile_kernels(50)
+
+
+@pytest.mark.reliability
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("sanitizer", "threads"), [("thread", 4), ("address,undefined", 1)])
+def test_blocks_of_threads_under_a_sanitizer(tmp_path: Path, sanitizer: str, threads: int) -> None:
+    """Threads of the host in place of a block's: a barrier that is missing is a race. Each file has
+    a point that was moved, too: refused, or without effect."""
+    if shutil.which("cmake") is None or shutil.which("g++") is None:
+        pytest.skip("building needs cmake and g++: apt-get install cmake g++ libjpeg-dev")
+    rng, files = np.random.default_rng(1), list[str]()
+    for number, sampling in enumerate(jpegs.SAMPLINGS):
+        path = tmp_path / f"{number}.jpg"
+        picture = jpegs.noise(70 + 9 * number, 150, sampling, rng)
+        path.write_bytes(jpegs.write(picture, restart=number % 3 * 3))
+        files.append(str(path))
+    options = ["-DFASTLOAD_PYTHON=OFF", "-DFASTLOAD_STRESS=ON", f"-DFASTLOAD_SANITIZE={sanitizer}"]
+    build = str(tmp_path / "build")
+    root = str(Path(__file__).parents[1])
+    subprocess.run(["cmake", "-S", root, "-B", build, *options], check=True, capture_output=True)
+    make = ["cmake", "--build", build, "--target", "device", "--parallel", "2"]
+    subprocess.run(make, check=True, capture_output=True)
+    program = [f"{build}/tests/native/device", "8", "0", str(threads), "0", *files]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert f"{8 * len(files)} boxes, 0 wrong, 0 refused" in done.stdout
