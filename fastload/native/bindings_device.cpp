@@ -1,4 +1,8 @@
 // The bindings of crops that are decoded on a GPU: their plan, and the kernels run on the host.
+#include <atomic>
+#include <mutex>
+
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -23,29 +27,39 @@ class DevicePlan {
     std::vector<device::PlannedCrop>& crops() { return crops_; }
     void set_ticket(std::unique_ptr<Ticket> ticket) { ticket_ = std::move(ticket); }
 
-    // Waits for the crops, puts them together, and returns the failures of reading.
+    // Waits for the crops, puts them together, and returns the failures of reading. Any thread may
+    // call; a second call returns none.
     std::vector<std::tuple<int, int, std::string>> wait() {
-        if (ticket_ == nullptr) return {};
-        auto failures = ticket_->wait();
-        ticket_.reset();
         WithoutGil released;
+        const std::lock_guard<std::mutex> guard(mutex_);
+        std::vector<std::tuple<int, int, std::string>> failures;
+        if (finished_) return failures;
+        if (!ticket_->job()->wait())
+            throw std::runtime_error("this batch was submitted before the process was forked");
+        for (Failure& failure : ticket_->job()->take_failures()) {
+            failures.emplace_back(failure.row, static_cast<int>(failure.outcome.status),
+                                  std::move(failure.outcome.message));
+        }
         for (device::PlannedCrop& crop : crops_) {
             if (crop.left == device::Left::none) batch_.add(crop.plan);
             crop.plan = {};
         }
         batch_.finish();
+        finished_ = true;
         return failures;
     }
-    // Throws RuntimeError before `wait`.
+    // Throws RuntimeError before `wait`. What it returns does not change.
     const device::BatchPlan& finished() const {
-        if (ticket_ != nullptr) throw std::runtime_error("wait() comes first");
+        if (!finished_) throw std::runtime_error("wait() comes first");
         return batch_;
     }
 
   private:
     device::BatchPlan batch_;
     std::vector<device::PlannedCrop> crops_;  // jobs write here
-    std::unique_ptr<Ticket> ticket_;          // ends before them
+    std::mutex mutex_;                        // of `wait`
+    std::atomic<bool> finished_{false};
+    std::unique_ptr<Ticket> ticket_;  // ends before the crops
 };
 
 std::unique_ptr<DevicePlan> plan_crops(Pool& pool, const Encoded& images,
