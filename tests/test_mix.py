@@ -298,6 +298,95 @@ def test_damaged_images_are_replaced_and_counted(tmp_path: Path) -> None:
         assert loader.stats().substituted == 1
 
 
+# -- A transform a source --------------------------------------------------------------------------
+
+FIXED = v2.Compose([v2.Resize(30), v2.CenterCrop(28)])
+REST = v2.Compose(
+    [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3)]
+)
+
+
+@pytest.mark.parametrize("backend", ["turbojpeg", "torch", "cache"])
+def test_each_source_has_its_transform(folders: dict[str, str], backend: str) -> None:
+    """The pixels are those that each source has alone."""
+    chosen = {name: folders[name] for name in ("a", "bb")}
+    given = {"a": CROP, "bb": FIXED}
+
+    def loader(data: Any, transform: Any) -> Any:
+        workers = {"num_workers": 0} if backend == "torch" else {}
+        return fastload.create_loader(data, 52, transform=transform, backend=backend, **workers)
+
+    with loader(fastload.mix(chosen, transforms=given), REST) as mixed:
+        (whole,) = mixed
+        said = mixed.explain()
+    assert "a: RandomResizedCrop(size=(28, 28)) -> decode" in said
+    assert "bb: CenterCrop(size=(28, 28)) -> decode" in said
+    alone = []
+    for name, transform in given.items():
+        with loader(chosen[name], v2.Compose([transform, REST])) as one:
+            (batch,) = one
+            alone.append(batch[0])
+    assert torch.equal(whole[0], torch.cat(alone))
+
+
+def test_transforms_by_source_in_buckets(folders: dict[str, str]) -> None:
+    chosen = {name: folders[name] for name in ("a", "bb")}
+    plain = v2.CenterCrop(28)
+    given = {"a": v2.RandomResizedCrop(28), "bb": v2.Compose([v2.Resize(28), plain])}
+    mixed = fastload.mix(chosen, transforms=given, origin=True)
+    order = fastload.Buckets(fastload.Shuffle(), sizes=SIZES)
+    with fastload.create_loader(mixed, 4, order=order) as loader:
+        sizes = {tuple(batch[0].shape[2:]) for batch in loader}
+    assert sizes == set(SIZES)
+
+
+def test_a_data_set_keeps_the_transform_that_it_has(folders: dict[str, str]) -> None:
+    from torchvision.datasets import ImageFolder
+
+    sources = {"a": ImageFolder(folders["a"], CROP), "bb": folders["bb"]}
+    mixed = fastload.mix(sources, transforms={"bb": FIXED})
+    with fastload.create_loader(mixed, 52) as loader:
+        (batch,) = loader
+    with fastload.create_loader(folders["a"], 40, transform=CROP) as alone:
+        assert torch.equal(batch[0][:40], next(iter(alone))[0])
+
+
+@pytest.mark.parametrize(
+    ("transforms", "message"),
+    [
+        ({"b": CROP}, "'b' is no source of the mix; they are a, bb. Did you mean bb"),
+        ([CROP, CROP], "by the names of sources"),
+        ({"a": CROP}, "that of 'bb' makes images of several sizes"),
+        (
+            {"a": CROP, "bb": v2.RandomResizedCrop(24)},
+            r"images of \(28, 28\) and 'bb' of \(24, 24\)",
+        ),
+        (
+            {"a": CROP, "bb": v2.Resize((28, 28), v2.InterpolationMode.BICUBIC)},
+            "resample or pad in other ways",
+        ),
+        (
+            {"a": CROP, "bb": v2.Compose([v2.Resize((28, 28)), v2.RandomSolarize(128)])},
+            "differ in what is done to whole batches",
+        ),
+        (
+            {"a": CROP, "bb": v2.Compose([v2.Resize((28, 28)), lambda image: image])},
+            "that of 'bb' runs in Python",
+        ),
+        (
+            {"a": CROP, "bb": fastload.Views([v2.Resize((28, 28)), v2.Resize((28, 28))])},
+            "that of 'bb' makes several images",
+        ),
+    ],
+)
+def test_transforms_that_cannot_be_in_one_batch(
+    folders: dict[str, str], transforms: Any, message: str
+) -> None:
+    chosen = {name: folders[name] for name in ("a", "bb")}
+    with pytest.raises(ConfigurationError, match=f"transforms: .*{message}"):
+        fastload.create_loader(fastload.mix(chosen, transforms=transforms), 4)
+
+
 # -- States ----------------------------------------------------------------------------------------
 
 

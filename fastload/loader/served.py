@@ -37,7 +37,7 @@ from fastload.sampler import (
     size_said_by,
 )
 from fastload.sources import Opened, open_indexed, open_source
-from fastload.sources.base import Source
+from fastload.sources.base import Source, TransformsBySource
 from fastload.sources.columns import DatasetItems, RaggedArray, Values
 from fastload.sources.given import is_dataset, is_huggingface
 
@@ -320,7 +320,11 @@ def _sized(reading: Reading, order: Order) -> SplitRecipe:
 
 
 def _both(own: Any, given: Any) -> Any:
-    """The dataset's transform, then the one given."""
+    """The dataset's transform, or those of a mix, then the one given."""
+    if isinstance(own, TransformsBySource):
+        from fastload.recipe.by_source import RecipeBySource
+
+        return RecipeBySource.of(own, given)
     if own is None or given is None:
         return given if own is None else own
     if isinstance(given, Recipe):

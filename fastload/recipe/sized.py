@@ -67,6 +67,10 @@ def sized(
         ConfigurationError: it is not one operation that makes all images one size, or what is done
             to whole batches depends on the size.
     """
+    from fastload.recipe.by_source import RecipeBySource
+
+    if isinstance(recipe, RecipeBySource):
+        return recipe.joined([sized(part, sizes, fixed_size) for part in recipe.parts])
     place = _place_of_size(recipe)
     splits = {size: _at_size(recipe, place, size).split(fixed_size) for size in sizes}
     largest = splits[max(sizes, key=lambda size: size[0] * size[1])]

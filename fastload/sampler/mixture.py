@@ -119,6 +119,10 @@ class Cell(NamedTuple):
     members: Int64Array | None = None
     """(size,): their indices; None: they are neighbours."""
 
+    def samples(self, places: Int64Array) -> Int64Array:
+        """The indices of those at places of it."""
+        return self.start + (places if self.members is None else self.members[places])
+
 
 @dataclass(frozen=True, eq=False)
 class _Groups:
@@ -358,25 +362,33 @@ class MixtureOrder(EpochOrder):
         return 0 if self.blocks is None else self.blocks.block
 
     def neighbours(self, epoch: int, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
-        merge, taken = self.merge(epoch), self.taken_before(epoch)
-        mine = self.unit * merge.counts
+        owner, places, _ = self._neighbours(epoch, positions)
+        return owner, places
+
+    def _neighbours(
+        self, epoch: int, positions: Int64Array
+    ) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """`neighbours`, and the samples."""
         whole = MixtureEpoch(self.samples, self, epoch)
+        merge, taken = whole.merge, whole.taken
+        mine = self.unit * merge.counts
         component, ordinal = whole.parts(positions)
-        owners, places, first = [], [], 0
-        for cell in np.unique(component).tolist():
-            order, size = self.block_order(cell), self.cells[cell].size
-            number, within = np.divmod(taken[cell] + ordinal[component == cell], size)
-            for passed in np.unique(number).tolist():
-                owner, at = order.neighbours(passed, within[number == passed])
-                there = passed * size + at - taken[cell]
-                inside = (there >= 0) & (there < mine[cell])
-                owner, there = owner[inside], there[inside]
+        owners, places, samples, first = [], [], [], 0
+        for number in np.unique(component).tolist():
+            order, cell = self.block_order(number), self.cells[number]
+            count, within = np.divmod(taken[number] + ordinal[component == number], cell.size)
+            for passed in np.unique(count).tolist():
+                owner, at = order.neighbours(passed, within[count == passed])
+                there = passed * cell.size + at - taken[number]
+                inside = (there >= 0) & (there < mine[number])
+                owner, at, there = owner[inside], at[inside], there[inside]
                 units, rest = np.divmod(there, self.unit)
-                at = merge.place_of(np.full_like(units, cell), units) * self.unit + rest
+                place = merge.place_of(np.full_like(units, number), units) * self.unit + rest
                 owners.append(owner + first)
-                places.append(at)
+                places.append(place)
+                samples.append(cell.samples(order.computed(passed).at(at)))
                 first += int(owner.max(initial=-1)) + 1
-        return np.concatenate(owners), np.concatenate(places)
+        return np.concatenate(owners), np.concatenate(places), np.concatenate(samples)
 
     def together(
         self, epoch: int, step: int, since: int, indices: Int64Array
@@ -384,16 +396,16 @@ class MixtureOrder(EpochOrder):
         positions = self.batch(step)
         if self.blocks is None or not len(positions):
             return ()
-        owner, at = self.neighbours(epoch, positions)
+        owner, at, samples = self._neighbours(epoch, positions)
         whole, world = self.global_batch_size, self.shard.world_size
         steps, rest = np.divmod(at, whole)
         sizes = np.minimum(whole, self.samples - steps * whole)
         mine = ((rest + 1) * world - 1) // sizes == self.shard.rank
         mine &= steps >= since
-        owner, at, steps = owner[mine], at[mine], steps[mine]
+        owner, steps, samples = owner[mine], steps[mine], samples[mine]
         first = np.full(int(owner.max(initial=-1)) + 1, self.steps)
         np.minimum.at(first, owner, steps)
-        groups = [indices[at[owner == one]] for one in np.flatnonzero(first == step)]
+        groups = [samples[owner == one] for one in np.flatnonzero(first == step)]
         return [group for group in groups if len(group) > 1]
 
     # -- States
@@ -509,18 +521,18 @@ class MixtureEpoch(ComputedOrder):
     number: int
 
     @cached_property
-    def _merge(self) -> Merge:
+    def merge(self) -> Merge:
         return self.order.merge(self.number)
 
     @cached_property
-    def _taken(self) -> Int64Array:
+    def taken(self) -> Int64Array:
         return self.order.taken_before(self.number)
 
     def parts(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         """(cell, how many samples of it come before in this epoch)."""
         unit = self.order.unit
         units, rest = np.divmod(positions, unit)
-        cell, ordinal = self._merge.at(units)
+        cell, ordinal = self.merge.at(units)
         return cell, ordinal * unit + rest
 
     @cached_property
@@ -547,10 +559,10 @@ class MixtureEpoch(ComputedOrder):
         for number in np.unique(cells).tolist():
             rows = np.flatnonzero(cells == number)
             cell = self.order.cells[number]
-            passes, places = np.divmod(self._taken[number] + ordinal[rows], cell.size)
+            passes, places = np.divmod(self.taken[number] + ordinal[rows], cell.size)
             if self.order.shuffle:
                 places = self._shuffled(number, cell.size, passes, places)
-            samples[rows] = cell.start + (places if cell.members is None else cell.members[places])
+            samples[rows] = cell.samples(places)
         return samples
 
     def _shuffled(
@@ -581,7 +593,7 @@ class MixtureEpoch(ComputedOrder):
         the first that is part of this epoch on: no two of an index have the same."""
         cells, ordinal = self.parts(positions)
         sizes = np.array([cell.size for cell in self.order.cells], dtype=np.int64)
-        taken, size = self._taken[cells], sizes[cells]
+        taken, size = self.taken[cells], sizes[cells]
         return cast("Int64Array", (taken + ordinal) // size - taken // size)
 
 

@@ -240,6 +240,17 @@ class Assumed:
 
 
 @dataclass(frozen=True)
+class TransformsBySource:
+    """A transform for each source of a mix, in place of one of all samples."""
+
+    names: tuple[str, ...]
+    starts: tuple[int, ...]
+    """The index of the first sample of each source."""
+    transforms: tuple[Any, ...]
+    """None: none."""
+
+
+@dataclass(frozen=True)
 class Asked:
     """A call of `open_source`."""
 
@@ -253,9 +264,9 @@ class Opened:
     """A source, and what is known about how to use it."""
 
     source: Source
-    transform: Callable[[Any], Any] | None = None
-    """The transform of a torchvision dataset whose files fastload reads itself: the source does not
-    apply it, the caller must. None for everything else."""
+    transform: Callable[[Any], Any] | TransformsBySource | None = None
+    """The transform of a torchvision dataset whose files fastload reads itself, or those of a mix:
+    the source does not apply it, the caller must. None for everything else."""
     notes: tuple[str, ...] = ()
     """Decisions that the user may want to know ("the training split, as no split was named"), for
     `explain()`."""

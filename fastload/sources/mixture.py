@@ -9,11 +9,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fastload.arguments import checks_names, flag
-from fastload.errors import ConfigurationError, SourceError, and_more, counted
+from fastload.errors import ConfigurationError, SourceError, and_more, counted, did_you_mean
 from fastload.fingerprint import fingerprint_of
 from fastload.sampler.mixture import Mixture, Until
 from fastload.sampler.weights import Weights
-from fastload.sources.base import Opened, Source
+from fastload.sources.base import Opened, Source, TransformsBySource
 from fastload.sources.buffers import Int64Array, RowSelection
 from fastload.sources.columns import Column, Values
 from fastload.sources.concatenated import column_of, starts_of
@@ -57,6 +57,7 @@ def mix(
     homogeneous: bool = False,
     columns: Columns = "equal",
     origin: bool = False,
+    transforms: Mapping[str, Any] | None = None,
     goes_on: bool = False,
 ) -> Mixed:
     """Several data sets as one, which `create_loader` serves: by weights, or, without any, each
@@ -86,6 +87,10 @@ def mix(
             served.
         origin: whether batches have a column `origin`, int64 (B,): the number of the source that
             a sample is of.
+        transforms: of images, by the name of the source; those that are not named keep the one that
+            they have, if any. The `transform` of `create_loader` follows. What is cropped, resized
+            and mirrored may differ; the size in the end, the filter, the padding and what is done
+            to whole batches must be the same. Not beside boxes or other places in images.
         goes_on: whether a state of another mix is accepted, with other weights or sources: the next
             epoch begins, in which each source of the same name and content goes on where it was
             left. Otherwise such a state is refused.
@@ -123,20 +128,42 @@ def mix(
         flag("homogeneous", homogeneous),
         flag("goes_on", goes_on),
     )
-    transforms = [one.transform for one in opened.values()]
-    if any(transform is not transforms[0] for transform in transforms):
-        raise ConfigurationError(
-            "sources: they have transforms of their own, and not all have the same one. Give them "
-            "the same object, or none, and create_loader the transform."
-        )
+    transform = _transform(opened, transforms, source)
     notes = [f"{name}: {note}" for name, one in opened.items() for note in one.notes]
     return Mixed(
         replace(source, mixture=mixture),
-        transforms[0],
+        transform,
         tuple(notes),
         names=tuple(parts),
         sizes=tuple(len(part) for part in parts.values()),
     )
+
+
+def _transform(opened: Mapping[str, Opened], given: Any, source: Source) -> Any:
+    """That of all sources, or those of each. Raises ConfigurationError: they are of no source, or
+    of what has more than images."""
+    if given is not None and not isinstance(given, Mapping):
+        raise ConfigurationError(
+            f"transforms: must be transforms by the names of sources, got {given!r:.80}."
+        )
+    for name in given or {}:
+        if name not in opened:
+            near = did_you_mean(str(name), opened)
+            raise ConfigurationError(
+                f"transforms: {name!r} is no source of the mix; they are {', '.join(opened)}.{near}"
+            )
+    each = {name: one.transform for name, one in opened.items()} | dict(given or {})
+    first, *others = each.values()
+    if all(other is first for other in others):
+        return first
+    if source.moved or source.objects:
+        what = "boxes or the like" if source.moved else "samples that Python makes"
+        raise ConfigurationError(
+            f"transforms: the sources have {what}, for which transforms by source are not known. "
+            "Give all the same one, or none, and create_loader the transform."
+        )
+    starts = starts_of([len(one.source) for one in opened.values()])
+    return TransformsBySource(tuple(each), tuple(starts[:-1].tolist()), tuple(each.values()))
 
 
 def _mixture(
