@@ -67,7 +67,7 @@ TESTS = {
     "test_look": "cli.look pipelines.named tools.look.page tools.look.samples",
     "test_machine": "machine",
     "test_masks": "backends.masks sources.masks",
-    "test_mix": "sources.concatenated sources.mixture",
+    "test_mix": "recipe.by_source sources.concatenated sources.mixture",
     "test_mixture_order": "sampler.merging sampler.mixture sampler.weights",
     "test_mosaics_in_the_core": "backends.pixels_composite native.composites",
     "test_measure": "tools.measure.clock tools.measure.rounds tools.measure.statistics",
