@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from fastload.sampler import Shuffle as Shuffle
     from fastload.sampler.balanced import Balanced as Balanced
     from fastload.sampler.buckets import Buckets as Buckets
+    from fastload.sampler.budgets import Budget as Budget
     from fastload.sampler.mesh import MeshShard as MeshShard
+    from fastload.sampler.packed import Packed as Packed
     from fastload.sampler.scales import BatchSize as BatchSize
     from fastload.sampler.scales import MultiScale as MultiScale
     from fastload.sampler.scales import Progressive as Progressive
@@ -67,6 +69,7 @@ _MODULES = {
     "Balanced": "fastload.sampler.balanced",
     "BatchSize": "fastload.sampler.scales",
     "BlockShuffle": "fastload.sampler",
+    "Budget": "fastload.sampler.budgets",
     "Buckets": "fastload.sampler.buckets",
     "CollateColumns": "fastload.loader",
     "CopyPaste": "fastload.recipe.transforms",
@@ -82,6 +85,7 @@ _MODULES = {
     "MultiScale": "fastload.sampler.scales",
     "NodePlacement": "fastload.sampler",
     "Partner": "fastload.sources.partners",
+    "Packed": "fastload.sampler.packed",
     "Progressive": "fastload.sampler.scales",
     "RandomSizedBBoxSafeCrop": "fastload.recipe.transforms",
     "Ragged": "fastload.sources.ragged",

@@ -93,6 +93,7 @@ class DeviceStage:
         owned: bool = False,
         pinned: bool = False,
         collate: Callable[[dict[Any, Any]], Any] | None = None,
+        packs: Callable[[dict[str, Any], Draws], Any] | None = None,
     ) -> None:
         """
         Args:
@@ -101,6 +102,7 @@ class DeviceStage:
             host_programs: what is done before `programs`, on batches in host memory.
             owned: whether the batches themselves may be written to (`Traits.owns_batches`).
             collate: makes what the trainer sees from the finished columns by name.
+            packs: the same, by the draws as well.
         """
         self.device = device
         self._programs = programs
@@ -119,7 +121,7 @@ class DeviceStage:
         self._memory_format = memory_format
         self._mix = mix
         self._pinned = pinned
-        self._collate = collate
+        self._collate, self._packs = collate, packs
         # Not of page-locked memory: the trainer may have queued a copy out of a batch that it has
         # let go of. torch's own allocator, which `pin_memory` takes from for its copy of a batch,
         # waits for such copies before it reuses the memory.
@@ -147,7 +149,7 @@ class DeviceStage:
     @property
     def takes_apart(self) -> bool:
         """Whether several batches may come as one: nothing is done with a batch as a whole."""
-        return self._mix is None and self._collate is None
+        return self._mix is None and self._collate is None and self._packs is None
 
     def prepare(self) -> None:
         """Note what only the trainer's thread knows: its current GPU. Called there, before another
@@ -182,7 +184,7 @@ class DeviceStage:
             batch = self._assemble(host, draws, batch_number, keep=None)
             if self._pinned:
                 batch = _map_tensors(batch, torch.Tensor.pin_memory)
-            return self._collated(batch, None)
+            return self._collated(batch, draws, None)
         own, spans = self.stream, self._spans
         self._limit_delivered()
         while self._copying and self._copying[0][0].query():
@@ -200,7 +202,8 @@ class DeviceStage:
             if spans is not None:
                 spans.anchor(self.device)
                 begin.record(own)
-            staged = self._collated(self._assemble(host, draws, batch_number, keep), ready)
+            batch = self._assemble(host, draws, batch_number, keep)
+            staged = self._collated(batch, draws, ready)
             ready.record(own)
         if spans is not None:
             place = {"epoch": draws.epoch, "step": batch_number}
@@ -209,11 +212,14 @@ class DeviceStage:
         self._copying.append((ready, keep))
         return staged
 
-    def _collated(self, batch: Any, ready: torch.cuda.Event | None) -> Staged:
-        if self._collate is None:
+    def _collated(self, batch: Any, draws: Draws, ready: torch.cuda.Event | None) -> Staged:
+        if self._collate is None and self._packs is None:
             return Staged(batch, ready)
         columns = dict(zip(self._columns.columns, batch.values(), strict=True))
         samples = len(next(iter(columns.values())))
+        if self._packs is not None:
+            return Staged(self._packs(columns, draws), ready, samples)
+        assert self._collate is not None
         return Staged(self._collate(columns), ready, samples)
 
     def deliver(self, staged: Staged) -> Any:
@@ -329,7 +335,8 @@ class DeviceStage:
             if parts.finished:
                 kind = IMAGE if name == parts.images else VALUE
             columns[name] = kind.delivered(columns[name], self._dtype, memory_format)
-        return self._joined(columns) if self._collate is not None else parts.rebuild(columns)
+        whole_columns = self._collate is not None or self._packs is not None
+        return self._joined(columns) if whole_columns else parts.rebuild(columns)
 
     def _with_objects(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """The columns; a list of Python objects for those that have no tensor

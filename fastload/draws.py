@@ -131,6 +131,9 @@ class Draws:
     size: tuple[int, int] | None = None
     """(height, width) of the images of the batch, where the order gives each batch one; None: what
     the recipe makes."""
+    groups: Int64Array | None = None
+    """(B,) int64: the row of the batch that each sample is a part of, where several are packed into
+    one; None: each has its own."""
     weight: float = 1.0
     """What the mean loss of the batch is to be multiplied by, so that the mean over the ranks is
     the mean over the samples of the global batch."""
@@ -151,6 +154,7 @@ class Draws:
             None if self.repeats is None else self.repeats[rows],
             None if self.keys is None else [self.keys[row] for row in np.arange(len(self))[rows]],
             size=self.size,
+            groups=None if self.groups is None else self.groups[rows],
             weight=self.weight,
         )
 
@@ -158,7 +162,9 @@ class Draws:
         """The draws of both, of which each sample has its own; None where they are of two epochs,
         sizes or weights, or have an index twice."""
         exact = type(self) is type(other) is Draws
-        once = all(one.repeats is None and one.keys is None for one in (self, other))
+        both = (self, other)
+        once = all(one.repeats is None and one.keys is None for one in both)
+        once = once and all(one.groups is None for one in both)
         mine, its = ((one.seed, one.epoch, one.size, one.weight) for one in (self, other))
         if not (exact and once and mine == its):
             return None

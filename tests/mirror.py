@@ -34,6 +34,7 @@ TESTS = {
     "tools.measure.loaders",
     "test_broadcast": "loader.broadcast",
     "test_buckets": "decode.sizes recipe.sized sampler.buckets",
+    "test_budgets": "loader.packing sampler.best_fit sampler.budgets sampler.cuts sampler.packed",
     "test_cache_backend": "backends.cache cache.reading cache.resident",
     "test_cache_build": "cache.build cache.manifest cache.progress cache.samples "
     "cache.writing cli.cache locks",

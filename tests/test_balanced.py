@@ -18,6 +18,7 @@ from fastload.errors import ConfigurationError
 from fastload.sampler import BlockShuffle, EpochOrder, NodePlacement, Shard, Shuffle
 from fastload.sampler.balanced import Balanced, dealt
 from fastload.sampler.buckets import Buckets
+from fastload.sampler.budgets import Budget
 from fastload.sampler.scales import BatchSize, MultiScale, Progressive
 from tests import images
 
@@ -150,6 +151,7 @@ def test_orders_around_it() -> None:
     assert [one.indices.tolist() for one in draws_of(order)] == [
         one.indices.tolist() for one in draws_of(alone)
     ]
+    assert list(order.batches(1)) == list(alone.batches(1))
     inside = order_of(
         Balanced(BatchSize(Shuffle(), sizes={0: 4, 1: 8}), cost="tokens"), shard=Shard(1, 2)
     )
@@ -164,6 +166,7 @@ def test_orders_around_it() -> None:
         (lambda: Balanced(NodePlacement()), "part of its own"),
         (lambda: Balanced(MultiScale(NodePlacement(), sizes=[24])), "part of its own"),
         (lambda: Balanced(Balanced()), "one of them is enough"),
+        (lambda: Balanced(Budget(total=9)), "equal costs already"),
         (lambda: Buckets(Balanced(), area=4096), "cannot be inside"),
         (lambda: order_of(Balanced(BlockShuffle()), 8), "read by one rank each"),
         (lambda: order_of(Balanced(cost=COSTS, at_most=7), 8), "has 8 samples on average"),

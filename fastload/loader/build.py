@@ -22,6 +22,7 @@ from fastload.backends.base import (
     traits_of,
 )
 from fastload.device import DeviceStage
+from fastload.draws import Draws
 from fastload.errors import ConfigurationError, OnError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.host_memory import BufferPool
@@ -176,6 +177,11 @@ def _on_backend(
     workers = _workers_on(traits, served)
     context = _context(config, workload, workers, order)
     collate = _collate(config, served.recipe, context, turned=options.exif_orientation)
+    packs: Callable[[dict[str, Any], Draws], Any] | None = None
+    if order.packing:
+        from fastload.loader.packing import form_of
+
+        packs, collate = form_of(order, source, collate).of_draws, None
     if workers.ahead is not None and not config.adopted:
         _check_ahead(context, workers.ahead, (workers.number or 1) if traits.processes else 1)
     built: Any = cls(context, options)
@@ -224,6 +230,7 @@ def _on_backend(
         source=source,
         order=order,
         collate=collate,
+        packs=packs,
         owned=traits.owns_batches,
         backend=built,
         compared=compared,
@@ -448,6 +455,7 @@ def _parts(
     order: Order,
     fingerprinted: tuple[str, ...] = (),
     collate: Callable[[dict[str, Any]], Any] | None = None,
+    packs: Callable[[dict[str, Any], Draws], Any] | None = None,
     owned: bool = False,
     **parts: Any,
 ) -> LoaderParts:
@@ -464,6 +472,7 @@ def _parts(
         mix=mix,
         pinned=config.pinned,
         collate=collate,
+        packs=packs,
     )
     return LoaderParts(
         source=source,

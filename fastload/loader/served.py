@@ -171,6 +171,8 @@ def _ordered(reading: Reading, pipeline: str | None) -> Served:
     if here.note:
         opened = replace(opened, notes=(*opened.notes, here.note))
     order = _order_of(config, opened.source, here.shard)
+    if order.packing:
+        _check_packing(config)
     split = _sized(reading, order) if order.shapes else reading.split
     if opened.source.deep:
         rules.check_pixels(opened.source, split, config.dtype, config.batch_transform)
@@ -298,6 +300,20 @@ def _split(recipe: Recipe, collate_fn: Callable[..., Any] | None, source: Source
         )
     primary = next(iter(source.images.values()), None)
     return recipe.split(None if primary is None else primary.fixed_size)
+
+
+def _check_packing(config: LoaderConfig) -> None:
+    """Raises ConfigurationError: something is asked for that needs a row a sample."""
+    if config.collate_fn is not None or isinstance(config.collate, str):
+        raise ConfigurationError(
+            "collate_fn: order=Packed(...) makes whole batches of columns; leave it out, or give a "
+            "fastload.CollateColumns of a function of the packed columns."
+        )
+    if config.on_error == "substitute":
+        raise ConfigurationError(
+            "on_error: what replaces a sample need not fit into its row of order=Packed(...); "
+            "leave on_error out."
+        )
 
 
 def _sized(reading: Reading, order: Order) -> SplitRecipe:

@@ -22,6 +22,7 @@ import numpy as np
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
 from fastload.sampler.costs import CostedOrdering
+from fastload.sampler.cuts import CutOrdering
 from fastload.sampler.nested import Around, is_count
 from fastload.sampler.order import EpochOrder, Int64Array
 from fastload.sampler.placement import NodePlacement
@@ -62,12 +63,12 @@ class Balanced(CostedOrdering):
             )
         inner: Any = self.order
         while inner is not None:
-            if isinstance(inner, NodePlacement | Balanced):
-                why = (
-                    "each node reads a part of its own, which no other rank can be dealt"
-                    if isinstance(inner, NodePlacement)
-                    else "one of them is enough"
-                )
+            if isinstance(inner, NodePlacement | Balanced | CutOrdering):
+                why = "one of them is enough"
+                if isinstance(inner, NodePlacement):
+                    why = "each node reads a part of its own, which no other rank can be dealt"
+                elif isinstance(inner, CutOrdering):
+                    why = "its batches and rows have nearly equal costs already"
                 raise ConfigurationError(
                     f"order: a {type(inner).__name__} cannot be inside Balanced: {why}. Give it a "
                     "Shuffle."

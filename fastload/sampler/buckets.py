@@ -169,7 +169,7 @@ class Buckets(Ordering):
         )
         if buckets.left_out and order.shard.rank == 0:
             each = "others each time" if inner.shuffle else "the same each time"
-            _say(
+            say_once(
                 f"order: of {counted(inner.samples, 'sample')} in {counted(len(sizes), 'bucket')} "
                 f"drop_last=True leaves out {buckets.left_out:,} in each epoch, {each}, as they "
                 "fill no batch."
@@ -255,7 +255,7 @@ def _assigned(images: Int64Array, sizes: Sequence[Size]) -> Which:
 
 
 @cache  # once a process
-def _say(text: str) -> None:
+def say_once(text: str) -> None:
     logger.warning(text)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any, TypeVar
@@ -128,6 +128,24 @@ class Around(EpochOrder):
 
     def stretch(self, epoch: int, step: int) -> tuple[int, int]:
         return self.inner.stretch(epoch, step)
+
+    def batch(self, step: int) -> Int64Array:
+        return self.inner.batch(step)
+
+    def rows(self, epoch: int, step: int, indices: Int64Array) -> Int64Array:
+        return self.inner.rows(epoch, step, indices)
+
+    @property
+    def largest_batch(self) -> int:
+        return self.inner.largest_batch
+
+    @property
+    def packing(self) -> Mapping[str, int]:  # type: ignore[override]
+        return self.inner.packing
+
+    @property
+    def row_length(self) -> int:  # type: ignore[override]
+        return self.inner.row_length
 
     def draws(
         self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
@@ -114,6 +115,11 @@ class Order:
     own_batches: ClassVar[bool] = False
     """Whether it says more of a batch than which samples come next, so that a framework must not
     cut and deal the batches itself."""
+    packing: Mapping[str, int] = MappingProxyType({})
+    """Columns of which several samples are packed into a row, and what stands where it is not full;
+    {}: none."""
+    row_length: int = 0
+    """Elements of such a row."""
     read_ahead: int | None = None
     """How many batches beyond those handed out may be read of the user's sampler, which is then
     read in the trainer's thread; None: there is none, or it is read when its epoch starts."""

@@ -338,6 +338,24 @@ class PhasedOrder(EpochOrder):
     def stretch(self, epoch: int, step: int) -> tuple[int, int]:
         return self.at(epoch).stretch(epoch, step)
 
+    def batch(self, step: int) -> Int64Array:
+        return self._all[0].batch(step)
+
+    def rows(self, epoch: int, step: int, indices: Int64Array) -> Int64Array:
+        return self.at(epoch).rows(epoch, step, indices)
+
+    @property
+    def largest_batch(self) -> int:
+        return max(phase.largest_batch for phase in self._all)
+
+    @property
+    def packing(self) -> Mapping[str, int]:  # type: ignore[override]
+        return self._all[0].packing
+
+    @property
+    def row_length(self) -> int:  # type: ignore[override]
+        return self._all[0].row_length
+
     def draws(
         self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
     ) -> Draws:
