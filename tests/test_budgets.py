@@ -18,6 +18,7 @@ import fastload
 from fastload.errors import ConfigurationError, StateMismatchError
 from fastload.loader.packing import PackedForm
 from fastload.sampler import BlockShuffle, EpochOrder, NodePlacement, Shard, Shuffle
+from fastload.sampler.balanced import Balanced
 from fastload.sampler.best_fit import best_fit
 from fastload.sampler.buckets import Buckets
 from fastload.sampler.budgets import Budget
@@ -404,6 +405,37 @@ def test_a_budget_and_its_gradient() -> None:
         ]
         whole = torch.cat([part["x"].sum(1) for part in parts]).mean()
         assert torch.allclose(torch.stack(losses).mean(), whole)
+
+
+@pytest.mark.parametrize(
+    ("order", "size"),
+    [
+        (Packed(Shuffle(), length=64), 4),
+        (Budget(Shuffle(), total=128, cost="tokens", padded=True), 1),
+        (Balanced(Shuffle(), cost="tokens"), 8),
+    ],
+    ids=["packed", "budget", "balanced"],
+)
+def test_of_a_mix(order: Any, size: int) -> None:
+    """Its samples come again, in each epoch other ones; a state goes on in them."""
+
+    def loader() -> fastload.Loader:
+        parts = {"a": texts(40), "b": texts(25, seed=2)}
+        mixed = fastload.mix(parts, weights={"a": 1, "b": 1}, until=50)
+        return fastload.create_loader(mixed, size, order=order, seed=3)
+
+    with loader() as one:
+        seen, states = [], []
+        for _ in range(3):
+            for batch in one:
+                seen.append(batch["id"].tolist())
+                states.append(one.state_dict())
+    assert sum(map(len, seen)) == 150
+    for at in (1, len(seen) // 2, len(seen) - 2):
+        with loader() as again:
+            again.load_state_dict(json.loads(json.dumps(states[at])))
+            left = [batch["id"].tolist() for batch in again]
+            assert left == seen[at + 1 : at + 1 + len(left)]
 
 
 def test_packing_goes_with_growing_batches_and_a_function() -> None:

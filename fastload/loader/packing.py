@@ -17,7 +17,7 @@ from fastload.draws import Draws, Int64Array
 from fastload.errors import ConfigurationError, counted
 from fastload.sampler import Order
 from fastload.sources.base import Source
-from fastload.sources.columns import RaggedArray
+from fastload.sources.columns import Values
 from fastload.sources.ragged import Ragged
 
 MADE = ("position_ids", "document_ids", "cu_seqlens", "max_seqlen")
@@ -121,8 +121,9 @@ def form_of(
     """What packs the batches of an order. Raises ConfigurationError: a column cannot be packed."""
     for name in order.packing:
         column = source.columns.get(name)
-        values = column.array.values if isinstance(column, RaggedArray) else None
-        flat = isinstance(values, np.ndarray) and values.ndim == 1
+        ragged = isinstance(column, Values) and column.ragged
+        row: Any = column.at(np.zeros(1, np.int64)) if isinstance(column, Values) else None
+        flat = ragged and isinstance(row.values, np.ndarray) and row.values.ndim == 1
         if column is None or not flat or column.kind.python_objects:  # texts
             raise ConfigurationError(
                 f"order: Packed packs rows of variable length of single numbers, and column "

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -38,13 +38,16 @@ from fastload.sampler import (
 )
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source, TransformsBySource
-from fastload.sources.columns import DatasetItems, RaggedArray, Values
+from fastload.sources.columns import DatasetItems, Values
 from fastload.sources.given import is_dataset, is_huggingface
+from fastload.sources.ragged import Ragged
 
 if TYPE_CHECKING:
     from fastload.loader.known_functions import KnownFunctions
 
 logger = logging.getLogger("fastload")
+_AT_ONCE = 1 << 16
+"""Rows of variable length that are read to be counted."""
 
 
 @dataclass(frozen=True)
@@ -417,9 +420,13 @@ def _values_of(source: Source, name: str) -> Int64Array:
     """(samples,) the numbers in a column, or the lengths of its rows. Raises ConfigurationError: it
     has none."""
     column = source.columns.get(name)
-    if isinstance(column, RaggedArray):
-        return column.lengths
-    if isinstance(column, Values) and not column.ragged:
+    if isinstance(column, Values) and column.ragged:
+        if (known := getattr(column, "lengths", None)) is not None:
+            return np.asarray(known)
+        parts = range(0, len(source), _AT_ONCE)
+        ends = [np.arange(first, min(first + _AT_ONCE, len(source))) for first in parts]
+        return np.concatenate([cast("Ragged", column.at(rows)).lengths for rows in ends])
+    if isinstance(column, Values):
         values = np.asarray(column.at(np.arange(len(source))))
         if values.ndim == 1:
             return values

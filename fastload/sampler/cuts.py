@@ -17,12 +17,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fastload.draws import Draws, Stream
-from fastload.errors import ConfigurationError, counted
+from fastload.errors import ConfigurationError, StateMismatchError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.sampler.buckets import say_once
 from fastload.sampler.costs import CostedOrdering
 from fastload.sampler.nested import is_count
-from fastload.sampler.order import EpochOrder, Int64Array, Shuffle
+from fastload.sampler.order import EpochOrder, Int64Array, Position, Shuffle
 
 WINDOW = 65_536
 """Samples that are divided into units together."""
@@ -174,7 +174,8 @@ class CutOrder(EpochOrder):
 
     @property
     def samples(self) -> int:
-        return self.length - self.left_out
+        """Of the first epoch."""
+        return int(self.ends(0)[-1])
 
     @property
     def steps(self) -> int:
@@ -243,6 +244,7 @@ class CutOrder(EpochOrder):
             self.seed,
             epoch,
             indices[slice(*mine)],
+            None if repeats is None else repeats[slice(*mine)],
             weight=share * self.shard.world_size,
             groups=self._groups(epoch, mine),
         )
@@ -255,8 +257,35 @@ class CutOrder(EpochOrder):
         """`Draws.groups`."""
         return None
 
-    def repeats(self, indices: Int64Array) -> Int64Array | None:
-        return None
+    @property
+    def repeating(self) -> bool:
+        return self.inner.repeating
+
+    @property
+    def counted_by(self) -> Any:
+        return self.inner.counted_by
+
+    @property
+    def may_differ(self) -> frozenset[str]:
+        return self.inner.may_differ
+
+    def carried(self, epoch: int, step: int) -> str:
+        """Of the order inside, at the start of the epoch."""
+        return self.inner.carried(epoch + (step >= self.steps_in(epoch)), 0)
+
+    def go_on(self, carried: Any, place: Position, *, changed: bool) -> Position:
+        epoch, step = place
+        ended = step >= self.steps_in(epoch)
+        if changed and step and not ended:
+            raise StateMismatchError(
+                "state: it was taken in the middle of an epoch that is cut by cost, of a mix that "
+                "has changed since: which samples were taken is not known. Take states to be "
+                "changed between two epochs."
+            )
+        went_on = self.inner.go_on(carried, (epoch + ended, 0), changed=changed)
+        self._ends.clear()
+        self._last.clear()
+        return went_on if changed else place
 
     def any_sample(
         self, epoch: int, step: int, indices: Int64Array, chance: tuple[float, float]
