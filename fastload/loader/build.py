@@ -177,11 +177,7 @@ def _on_backend(
     workers = _workers_on(traits, served)
     context = _context(config, workload, workers, order)
     collate = _collate(config, served.recipe, context, turned=options.exif_orientation)
-    packs: Callable[[dict[str, Any], Draws], Any] | None = None
-    if order.packing:
-        from fastload.loader.packing import form_of
-
-        packs, collate = form_of(order, source, collate).of_draws, None
+    packs = _packing(order, source, collate) if order.packing else None
     if workers.ahead is not None and not config.adopted:
         _check_ahead(context, workers.ahead, (workers.number or 1) if traits.processes else 1)
     built: Any = cls(context, options)
@@ -382,6 +378,15 @@ def _collate(
     collate = None if given is None else collate_of(given, source, context.outputs)
     objects.check_pairs(recipe, source)
     return collate
+
+
+def _packing(
+    order: Order, source: Source, then: Callable[[dict[str, Any]], Any] | None
+) -> Callable[[dict[str, Any], Draws], Any]:
+    """What packs sequences into rows, before the user's own function."""
+    from fastload.loader.packing import form_of
+
+    return form_of(order, source, then).of_draws
 
 
 def _remote_of(source: Source, order: Order, split: SplitRecipe) -> Remote | None:

@@ -435,7 +435,9 @@ class EpochOrder(Order):
         # A view, by which one can tell that it is a stretch of an epoch's order.
         here = slice(int(rows[0]), int(rows[-1]) + 1)
         again = None if repeats is None else repeats[here]
-        weight = self._weight(len(rows), self.stretch(epoch, step)[1])
+        own, size = len(rows), self.stretch(epoch, step)[1]
+        even = own * self.shard.world_size == size
+        weight = 1.0 if even else self._weight(own, size)
         return Draws(self.seed, epoch, indices[here], again, weight=weight)
 
     def _weight(self, own: int, size: int) -> float:
