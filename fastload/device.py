@@ -121,7 +121,8 @@ class DeviceStage:
         self._memory_format = memory_format
         self._mix = mix
         self._pinned = pinned
-        self._collate, self._packs = collate, packs
+        of_columns = None if collate is None else lambda columns, _: collate(columns)
+        self._collate: Callable[[dict[str, Any], Draws], Any] | None = packs or of_columns
         # Not of page-locked memory: the trainer may have queued a copy out of a batch that it has
         # let go of. torch's own allocator, which `pin_memory` takes from for its copy of a batch,
         # waits for such copies before it reuses the memory.
@@ -149,7 +150,7 @@ class DeviceStage:
     @property
     def takes_apart(self) -> bool:
         """Whether several batches may come as one: nothing is done with a batch as a whole."""
-        return self._mix is None and self._collate is None and self._packs is None
+        return self._mix is None and self._collate is None
 
     def prepare(self) -> None:
         """Note what only the trainer's thread knows: its current GPU. Called there, before another
@@ -213,14 +214,11 @@ class DeviceStage:
         return staged
 
     def _collated(self, batch: Any, draws: Draws, ready: torch.cuda.Event | None) -> Staged:
-        if self._collate is None and self._packs is None:
+        if self._collate is None:
             return Staged(batch, ready)
         columns = dict(zip(self._columns.columns, batch.values(), strict=True))
         samples = len(next(iter(columns.values())))
-        if self._packs is not None:
-            return Staged(self._packs(columns, draws), ready, samples)
-        assert self._collate is not None
-        return Staged(self._collate(columns), ready, samples)
+        return Staged(self._collate(columns, draws), ready, samples)
 
     def deliver(self, staged: Staged) -> Any:
         """The batch, safe to use on the caller's current stream and to keep as long as it likes."""
@@ -335,8 +333,7 @@ class DeviceStage:
             if parts.finished:
                 kind = IMAGE if name == parts.images else VALUE
             columns[name] = kind.delivered(columns[name], self._dtype, memory_format)
-        whole_columns = self._collate is not None or self._packs is not None
-        return self._joined(columns) if whole_columns else parts.rebuild(columns)
+        return self._joined(columns) if self._collate is not None else parts.rebuild(columns)
 
     def _with_objects(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """The columns; a list of Python objects for those that have no tensor
