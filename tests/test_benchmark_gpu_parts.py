@@ -10,7 +10,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -31,6 +31,7 @@ from benchmarks.gpu import (
     loaders,
     pairs,
     peers,
+    points,
     run,
     soak,
     streams,
@@ -102,6 +103,42 @@ def test_a_fused_multiply_add_rounds_once() -> None:
         if errors[0] in errors[1:]:  # a half, to the even one
             assert not found.view(np.int32) & 1
     assert (interpreter.fma(x, y, z) != x * y + z).any()
+
+
+# -- crops decoded by points
+
+
+def test_crops_by_points_are_those_of_the_cpu_and_have_a_rate(tmp_path: Path) -> None:
+    photos = write_photo_folder(tmp_path / "photos", classes=1, per_class=3, size=(200, 280))
+    write_photo_folder(tmp_path / "photos", classes=2, per_class=1, size=(40, 50))  # no points
+    setting = replace(SETTING, photos=str(photos), kept=str(tmp_path), batch_size=5)
+    found = points.compare(setting)
+    assert found["images"] == found["equal"]
+    assert found["images"]
+    assert found["refused"] == 0
+    assert {"decode_segments_ms", "make_samples_ms", "make_pixels_ms"} <= found.keys()
+    made = points.rate(setting, 1)
+    assert made.samples >= 5
+    assert 0 < made.metrics["left_to_cpu"] < 1  # type: ignore[operator]
+    assert points.host_cost(setting, 2).keys() == {"plan", "copy", "core"}
+
+
+def test_batches_by_points_are_those_of_the_core(tmp_path: Path) -> None:
+    """Resized by torch's operations on the host, which round as the core does but for a bit."""
+    photos = write_photo_folder(tmp_path / "photos", classes=1, per_class=3, size=(200, 280))
+    setting = replace(SETTING, photos=str(photos), kept=str(tmp_path))
+    launch = points.launch_on(torch.device("cpu"))
+    with closing(points.PointCrops(setting, 1, launch)) as crops:
+        batch = crops.plan(6)
+        out = np.empty((6, setting.size, setting.size, 3), np.uint8)
+        crops.pool.decode_batch(
+            batch.files,
+            geometry=crops.fused(batch.draws),
+            out=out,
+            sampling=crops._geometry.resampling,
+        ).wait()
+        made = crops.make(batch).numpy()
+    assert np.abs(made.astype(int) - out).max() <= 1
 
 
 # -- turns in pairs

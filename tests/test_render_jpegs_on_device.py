@@ -3,11 +3,14 @@ needs a GPU, and none has seen one."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,7 @@ from fastload.render.jpegs_on_device import (
     driver_launch,
 )
 from tests import images, jpegs
+from tests.simulated_gpu import GPU, LazyGpu
 from tests.test_native_jpeg import KINDS, Box, Decoder, Pixels, boxes_of, full_decode
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
@@ -177,6 +181,56 @@ def test_points_of_the_last_segment_are_judged_by_the_one_before(tmp_path: Path)
     # 40 MCUs a row, a point every 8.
     assert planned([data], [(199, 319, 1, 1)], index).segments == 2
     assert planned([data], [(191, 319, 1, 1)], index).segments == 1
+
+
+def test_a_batch_is_launched_by_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a driver that is none, which runs the kernels on the host."""
+    data = images.jpeg(images.photo(200, 300))
+    index, launched = noted(tmp_path / "index", [data]), list[tuple[Any, ...]]()
+
+    def launch(function: str, *given: Any) -> tuple[int]:
+        grid, block, (shared, stream, parameters, extra) = given[:3], given[3:6], given[6:]
+        launched.append((function, block, shared, stream, extra))
+        assert grid[1:] == (1, 1)
+        arguments = ctypes.c_void_p.from_address(parameters).value
+        assert arguments is not None
+        native.load().run_kernel_on_host(function, ctypes.string_at(arguments, 80), grid[0])
+        return (0,)
+
+    driver = SimpleNamespace(
+        cuModuleLoadData=lambda code: (0, code.decode()),
+        cuModuleGetFunction=lambda module, name: (0, name.decode()),
+        cuLaunchKernel=launch,
+    )
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", driver)
+    wanted = list[int]()
+    monkeypatch.setattr(
+        "fastload.render.jpegs_on_device.kept_kernels",
+        lambda capability: wanted.append(capability) or nvrtc.Compiled(b"cubin", ""),
+    )
+    LazyGpu(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (12, 1))
+    decoder = DeviceDecoder(torch.device("cpu"), driver_launch(GPU))
+    made = decoder.decode(planned([data], [(20, 30, 100, 90)], index))
+    np.testing.assert_array_equal(crops_of(made)[0], full_decode(data)[20:120, 30:120])
+    assert wanted == [121]
+    assert [name for name, *_ in launched] == [
+        "fastload_decode_segments",
+        "fastload_make_samples",
+        "fastload_make_pixels",
+    ]
+    assert [block[0] for _, block, *_ in launched] == [128, 256, 256]
+    assert {tuple(rest) for _, _, *rest in launched} == {(0, 0, 0)}  # torch's current stream
+    monkeypatch.setattr(driver, "cuLaunchKernel", lambda *given: (Failing(),))
+    with pytest.raises(BackendUnavailableError, match="the driver of cuda:3 says CUDA_ERROR_X"):
+        decoder.decode(planned([data], [(0, 0, 9, 9)], index))
+
+
+class Failing:
+    name = "CUDA_ERROR_X"
+
+    def __int__(self) -> int:
+        return 1
 
 
 @pytest.mark.whole

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu import points
 from benchmarks.gpu.feeds import Variant, decoding, of_loader, rate_of
 from benchmarks.gpu.setting import Found, Setting
 from fastload.backends.tolerance import PixelDifference
@@ -79,6 +80,8 @@ def decoders(setting: Setting) -> list[Decoder]:
         ("DALI graph, whole decoded, then cut", False),
     ):
         found.append(Decoder(name, CROPS, partial(_dali_graph, setting, region), True))
+    same = partial(points.compare, setting)
+    found.append(Decoder(points.NAME, CROPS, partial(points.rate, setting), True, same))
     ours = decoding(setting)
     beside = [(next(v for v in ours if not v.on_device), v) for v in ours if v.on_device]
     for some in (*((v,) for v in ours), *beside):

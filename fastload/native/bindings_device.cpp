@@ -40,6 +40,13 @@ class DevicePlan {
             failures.emplace_back(failure.row, static_cast<int>(failure.outcome.status),
                                   std::move(failure.outcome.message));
         }
+        size_t bytes = 0;
+        for (const device::PlannedCrop& crop : crops_) {
+            if (crop.left != device::Left::none) continue;
+            bytes += crop.plan.bytes.size() + sizeof(device::Crop) + sizeof(device::Task);
+            bytes += crop.plan.segments.size() * sizeof(device::Segment);
+        }
+        batch_.reserve(bytes + bytes / 16);  // and tasks
         for (device::PlannedCrop& crop : crops_) {
             if (crop.left == device::Left::none) batch_.add(crop.plan);
             crop.plan = {};

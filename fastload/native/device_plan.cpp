@@ -308,6 +308,12 @@ Left plan_crop(const jpeg::Frame& frame, const uint8_t* data, size_t size,
     if (!add_codes(frame, out)) return Left::kind;
 
     crop.data = out.bytes.size();
+    // Its rows are not longer than the rest of the file, but for the bytes that two of them share.
+    const auto first =
+        static_cast<size_t>(area.first_row) * static_cast<size_t>(points.in_row(columns));
+    const int64_t begin = points.points[first].position >> 3;
+    const auto most = std::clamp<int64_t>(static_cast<int64_t>(size) - begin, 0, int64_t{1} << 20);
+    out.bytes.reserve(out.bytes.size() + static_cast<size_t>(most) + kDataPadding + 16);
     Segments segments(frame, data, size, points, out);
     for (int row = area.first_row; row < area.stop_row; ++row) {
         if (!segments.add_row(row, row - area.first_row, area.first_column, area.stop_column))

@@ -87,6 +87,8 @@ class BatchPlan {
 
     // For `plan_crop`.
     uint64_t most_blocks() const { return most_blocks_; }
+    // Takes memory for so many bytes of all plans.
+    void reserve(size_t bytes) { buffer_.reserve(bytes); }
     // Adds a crop that was planned with `most_blocks`.
     void add(const CropPlan& plan);
     // After the last crop.

@@ -355,6 +355,31 @@ class NativePool:
         seek = None if index is None else index.native
         return Pending(self._pool.decode(for_core, limit, exif, check_whole, draft, here, seek))
 
+    def plan_crops(
+        self,
+        images: Compressed,
+        *,
+        geometry: Geometry | FusedGeometry,
+        size: tuple[int, int],
+        index: SeekIndex,
+        memory: int,
+        settings: DecodeSettings | None = None,
+        here: bool = False,
+    ) -> _core.DevicePlan:
+        """Plan the boxes of JPEGs for a GPU, by the points of an index
+        (`fastload.render.jpegs_on_device`). `wait` of what is returned comes first; it gives the
+        rows that could not be read.
+
+        Args:
+            size: height and width of all windows.
+            memory: of coefficients and samples on the device [bytes].
+        """
+        settings = settings or DecodeSettings()
+        limit, exif = settings.max_pixels, settings.exif_orientation
+        return self._pool.plan_crops(
+            _encoded(images), _geometries(geometry), size, index.native, limit, exif, memory, here
+        )
+
     def gather_batch(
         self,
         images: PixelArray,
