@@ -23,6 +23,7 @@ from fastload.geometry.plan import WarpSampling
 from fastload.native.composites import CompositeCanvases, Composites
 from fastload.native.pool import NativePool, Status
 from fastload.recipe import Recipe
+from fastload.recipe.transforms import CanvasAffine, CanvasJitter
 from fastload.render.host import looked_at, render_row
 from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source
 from fastload.sources.buffers import PathTable
@@ -41,6 +42,7 @@ MOSAIC = fastload.Mosaic((48, 56))
 CROP, FLIPS = v2.CenterCrop((48, 56)), [v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()]
 JITTER = v2.ColorJitter(brightness=0.4, saturation=0.7, hue=0.1)
 PERSPECTIVE = v2.RandomPerspective(0.4, p=0.7, interpolation=BILINEAR)
+LARGER = fastload.Letterbox((60, 70), rounding="down", corner=True, antialias=False)
 RECIPES: dict[str, list[Any]] = {
     "yolo": [MOSAIC, AFFINE, CROP, fastload.MixUp(p=0.5), JITTER, *FLIPS],
     "flipped": [fastload.Mosaic((48, 56), p=0.5), AFFINE, CROP, *FLIPS, fastload.MixUp(p=0.5)],
@@ -50,6 +52,13 @@ RECIPES: dict[str, list[Any]] = {
     "whole": [fastload.Mosaic(40, antialias=False), AFFINE],
     "padded": [MOSAIC, AFFINE, v2.RandomCrop((90, 100), padding=9)],
     "covered": [MOSAIC, AFFINE, CROP, fastload.CutMix(p=0.7), *FLIPS],
+    "of a partner's own": [
+        fastload.Mosaic((48, 56), rounding="down", antialias=False),
+        CanvasAffine((48, 56), degrees=10, scale=(0.1, 2.0), corner=True),
+        fastload.MixUp(p=0.7, weight=0.5, partner=v2.Compose([LARGER, CanvasJitter((48, 56))])),
+        JITTER,
+        *FLIPS,
+    ],
 }
 BOX, HALF = fastload.Letterbox((48, 56)), v2.RandomHorizontalFlip()
 CUBIC = v2.InterpolationMode.BICUBIC
@@ -64,6 +73,7 @@ WITHOUT_MOSAICS: dict[str, list[Any]] = {
 PASTED: dict[str, list[Any]] = {
     "alone": [BOX, HALF, fastload.CopyPaste(p=0.7), *FLIPS],
     "cropped": [v2.RandomResizedCrop((48, 56)), fastload.CopyPaste(p=0.7)],
+    "a partner's own": RECIPES["of a partner's own"],
     "of mosaics": [MOSAIC, AFFINE, CROP, fastload.CopyPaste(p=0.7, p_object=0.7), JITTER, *FLIPS],
 }
 

@@ -60,6 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (f"third_party.{CROPS}", "fastload.pipelines.dinov2(...)"),
         ("references.classification.presets.ClassificationPresetEval", "classification_eval("),
         ("main_dino.DataAugmentationDINO", "fastload.pipelines.dino(...)"),
+        ("yolox.data.data_augment.TrainTransform", "fastload.pipelines.yolox(...)"),
         ("my_dino.DataAugmentationDINO", None),
         ("dinov3.data.augmentations.DataAugmentationDINO", None),
         ("my_presets.ClassificationPresetTrain", None),

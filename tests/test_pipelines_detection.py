@@ -190,9 +190,63 @@ def test_batches_of_yolo(objects: Source) -> None:
     )
 
 
+def test_batches_of_yolox(objects: Source) -> None:
+    arguments: dict[str, Any] = {
+        "collate_fn": "yolo",
+        "batch_transform": pickle.loads(pickle.dumps(pipelines.yolox_batches(9))),
+    }
+    with fastload.create_loader(
+        objects, 4, transform=pipelines.yolox((64, 96)), shuffle=True, **arguments
+    ) as loader:
+        ((images, targets),) = loader
+        assert "up to 5 images" in loader.explain()
+    assert images.shape == (4, 3, 64, 96)
+    assert images.dtype == torch.float32
+    assert images.amax() > 1
+    assert targets.shape == (4, 9, 5)
+    there = targets[..., 3] > 0
+    assert there.any()
+    assert (targets[~there] == 0).all()
+    assert (targets[there][:, 3:] > 1).all()
+
+
+def test_yolox_in_its_last_epochs(objects: Source) -> None:
+    """The picture in the upper left corner, blue first; boxes in pixels, those of an image from its
+    first row on."""
+    for late in (
+        pipelines.yolox((64, 64), no_aug=True, hsv_prob=0.0, flip_prob=0.0),
+        pipelines.yolox((64, 64), mosaic_prob=0, hsv_prob=0.0, flip_prob=0.0),
+    ):
+        with fastload.create_loader(
+            objects,
+            4,
+            transform=late,
+            collate_fn="yolo",
+            batch_transform=pipelines.yolox_batches(2),
+        ) as loader:
+            ((images, targets),) = loader
+        # 40 by 60, to 42 by 64: 42.67 is rounded down.
+        assert (images[0, :, 42:] == 114).all()
+        assert (images[0, :, :42] != 114).float().mean() > 0.9
+        square = torch.from_numpy(photo(64, 64, seed=2)).permute(2, 0, 1)
+        assert torch.equal(images[2], square.flip(0).float())
+        across, down = 64 / 60, 42 / 40
+        wanted = [0, 16 * across, 20.5 * down, 28 * across, 35 * down]
+        np.testing.assert_allclose(targets[0, 0].numpy(), wanted, atol=1e-3)
+        assert targets[:, :, 0].tolist() == [[0, 1], [0, 0], [0, 0], [0, 1]]
+        assert (targets[2] == 0).all()
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
+        (lambda: pipelines.yolox(640), "input_size: must be"),
+        (lambda: pipelines.yolox((640,)), r"input_size: must be \(height, width\)"),
+        (lambda: pipelines.yolox(mosaic_prob=0.5), "mosaic_prob: must be 1, or 0"),
+        (lambda: pipelines.yolox(mixup_prob=2), "mixup_prob: must be a probability"),
+        (lambda: pipelines.yolox(mosaic_scale=(2.0, 0.1)), "0 < low <= high"),
+        (lambda: pipelines.yolox(max_labels=5), "no argument 'max_labels'"),
+        (lambda: pipelines.yolox_batches(0), "max_labels: must be"),
         (lambda: pipelines.torchvision_segmentation(base_size=1), "base_size: must be"),
         (lambda: pipelines.torchvision_segmentation(crop_size=0), "crop_size: must be"),
         (lambda: pipelines.torchvision_segmentation(hflip_prob=2), "from 0 to 1"),

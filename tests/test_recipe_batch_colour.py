@@ -19,12 +19,12 @@ import fastload
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.geometry import Interpolation
-from fastload.recipe import Operation, Recipe, colour
+from fastload.recipe import Operation, Recipe, colour, transforms
 from fastload.recipe.augment import AUGMENTATIONS, AugmentStep, RandAugment, TrivialAugmentWide
 from fastload.recipe.augmix import AugMix
 from fastload.recipe.colour import ColorJitter, Grayscale, RandomGrayscale
 from fastload.recipe.gaussian_noise import GaussianNoise
-from fastload.recipe.hsv import HSV
+from fastload.recipe.hsv import HSV, HSVShift
 from fastload.recipe.jpeg import JPEG
 from fastload.recipe.photometric import RandomChannelPermutation, RandomPhotometricDistort
 from fastload.recipe.split import BatchProgram
@@ -256,6 +256,38 @@ def test_hsv_as_yolo_makes_it(turns: bool) -> None:
         changed = [cv2.LUT(p, t.astype(np.uint8)) for p, t in zip(parts, tables, strict=True)]
         wanted = cv2.cvtColor(cv2.merge(changed), cv2.COLOR_HSV2RGB)
         assert np.abs(found.permute(1, 2, 0).numpy().astype(int) - wanted).max() <= 1
+
+
+def test_hsv_as_yolox_makes_it() -> None:
+    """Its `augment_hsv`; grey pixels, too, get a saturation, and so a colour."""
+    cv2 = pytest.importorskip("cv2")
+    images = pictures(3, torch.uint8, height=40, width=50)
+    images[:, :, :9] = 114
+    op, draws = HSVShift(20, 60, 50, 0.8), draws_of(COUNT)
+    ours = run(op, images, draws)
+    numbers = draws.uniform(STREAM, 7)
+    changed = 0
+    for image, found, u in zip(images, ours, numbers, strict=True):
+        if u[0] >= 0.8:
+            assert torch.equal(found, image)
+            continue
+        shifts = ((2 * u[1:4] - 1) * (20, 60, 50) * (u[4:] < 0.5)).astype(np.int16)
+        pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+        hsv = cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV).astype(np.int16)
+        hsv[..., 0] = (hsv[..., 0] + shifts[0]) % 180
+        hsv[..., 1:] = np.clip(hsv[..., 1:] + shifts[1:], 0, 255)
+        wanted = cv2.cvtColor(hsv.astype(np.uint8), cv2.COLOR_HSV2RGB)
+        assert np.abs(found.permute(1, 2, 0).numpy().astype(int) - wanted).max() <= 1
+        changed += int((wanted[0, 0] != wanted[0, 0, 0]).any())
+    assert changed > 0
+    grey = pictures(1, torch.uint8)
+    assert torch.equal(run(op, grey, draws), grey)
+    with pytest.raises(ConfigurationError, match="from 0 to"):
+        HSVShift(181)
+    with pytest.raises(ConfigurationError, match="hue must be"):
+        transforms.HSVShift(181)
+    torch.manual_seed(0)
+    assert not torch.equal(transforms.HSVShift(20, 60, 50)(images[0]), images[0])
 
 
 def test_hsv_by_the_hexcone() -> None:

@@ -30,6 +30,7 @@ from fastload.recipe.albumentations_colour import BrightnessContrast, Gamma, Hue
 from fastload.recipe.mix import Mix, MixUp, lower_batch_transform
 from fastload.recipe.outputs import Outputs
 from fastload.recipe.pillow_augment import Augmentation, PillowRandAugment
+from fastload.recipe.transforms import HSVShift
 from fastload.render import drawn, fused, trial
 from fastload.render.drawn import DrawnGeometry, OrderOnDevice, PendingImages
 from fastload.render.steps import BlurSteps, ColourSteps, MixtureSteps
@@ -226,6 +227,8 @@ def test_distortions_of_colour_in_one_launch(both: Both, channels: int) -> None:
     for turns in (False, True):
         hsv = fastload.HSV(0.5, 0.9, 0.8, turns=turns)
         both(lambda hsv=hsv: run(hsv, images), *["recolour"] * (channels == 3))
+    shifted = HSVShift(20, 60, 50)
+    both(lambda: run(shifted, images), *["recolour"] * (channels == 3))
     draws = Draws(4, 0, np.arange(12))
     for op in (
         Gamma((0.3, 3.0)),

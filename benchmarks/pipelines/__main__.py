@@ -11,6 +11,7 @@ that begin with `of_` say which. Their own files are run.
 of 20,000 samples of each side are distributed alike (two-sample Kolmogorov-Smirnov tests), or,
 where nothing is random, the pixels agree. `--speed`: images a second, in turns, with equal numbers
 of processes and threads; the loaders start afresh in each round, and ratios are taken within one.
+`--processor`: processor time an image, in turns, each side in one process.
 `--pictures`: twelve samples of both sides, of public-domain images that scikit-image brings.
 """
 
@@ -38,10 +39,12 @@ from benchmarks.pipelines import (
     of_torchvision,
     of_torchvision_segmentation,
     of_yolo,
+    of_yolox,
 )
 from benchmarks.pipelines.judge import judge
 from benchmarks.pipelines.picture import draw
-from benchmarks.pipelines.pipeline import Pipeline
+from benchmarks.pipelines.pipeline import Pipeline, Setting
+from benchmarks.pipelines.processor import processor_time
 from benchmarks.pipelines.speed import measured, verdicts
 from fastload.machine import usable_cores
 from fastload.tools.measure.results import Measurement, new_results, to_json, write_text
@@ -61,6 +64,7 @@ FAMILIES = (
     of_detr,
     of_rtdetrv2,
     of_yolo,
+    of_yolox,
 )
 PIPELINES: tuple[Pipeline, ...] = tuple(row for family in FAMILIES for row in family.PIPELINES)
 
@@ -117,6 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--judge", action="store_true")
     parser.add_argument("--samples", type=int, default=20_000, help="(default: %(default)s)")
     parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--processor", action="store_true", help="processor time an image")
     parser.add_argument("--rounds", type=int, default=3, help="(default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="(default: %(default)s)")
     parser.add_argument("--images", type=int, default=1024, help="an epoch (default: %(default)s)")
@@ -124,10 +129,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pictures", type=Path, help="write a JPEG for each page there")
     parser.add_argument("--json", type=Path, help="write what was found there")
     given = parser.parse_args(arguments)
-    if not (given.judge or given.speed or given.pictures):
-        parser.error("say what to do: --judge, --speed, --pictures FOLDER")
-    if (given.judge or given.speed) and given.data is None:
-        parser.error("--judge and --speed need --data FOLDER")
+    measures = given.judge or given.speed or given.processor
+    if not (measures or given.pictures):
+        parser.error("say what to do: --judge, --speed, --processor, --pictures FOLDER")
+    if measures and given.data is None:
+        parser.error("--judge, --speed and --processor need --data FOLDER")
     pipelines = [row for row in PIPELINES if given.only in row.name]
     if not pipelines:
         parser.error(f"--only {given.only}: there are {', '.join(row.name for row in PIPELINES)}")
@@ -156,6 +162,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         bars += found
         print_fitting(Console(highlight=False), table(found))
+    if given.processor:
+        setting = Setting(given.originals, given.data, 1, 0)
+        for line in processor_time(pipelines, setting, given.data, given.work, images=given.images):
+            print(line, flush=True)
     if given.pictures:
         images = public_domain(given.work)
         for page, pipeline in {row.page: row for row in reversed(pipelines)}.items():

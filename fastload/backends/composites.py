@@ -19,7 +19,7 @@ from fastload.decode.libraries import core_pool, get_decoder
 from fastload.draws import BoolArray, Draws, Float64Array, Int64Array
 from fastload.errors import DecodeError
 from fastload.files import DecodeSettings
-from fastload.geometry import Geometry, Resampling, View
+from fastload.geometry import Geometry, GeometryPlan, Resampling, View
 from fastload.geometry.plan import WarpSampling
 from fastload.geometry.points import PointMap
 from fastload.native.composites import CompositeCanvases, Composites
@@ -58,6 +58,8 @@ class PlacedComposites:
     """Where the T members lie on their canvases; None: there is no Mosaic."""
     geometry: Geometry
     """Geometries of the canvases of P pictures."""
+    second: Geometry | None
+    """Of the canvases of the second of each two pictures, where these have their own."""
     seen: Int64Array
     """(P, 4) top, left, bottom, right of the parts of them that it reads."""
     weights: npt.NDArray[np.float64] | None
@@ -170,12 +172,16 @@ class CompositeReader:
         assert job.placed is not None
         members, mosaic, (plan,) = job.members, self.composite.mosaic[1], self.recipe.geometries
         inverse, flips, known = _warped(job.geometry, mosaic.canvas)
+        partner, later, others = self.composite.partner, self.recipe.partner, None
+        if partner is not None and later is not None and job.second is not None:
+            inverse[1::2], flips[1::2], known[1::2] = _warped(job.second, partner.canvas)
+            others = partner.canvas, _warp_of(later)
         start, end = job.seen[:, :2], job.seen[:, 2:]
         seen = np.concatenate([start, end - start], axis=1).astype(np.int32)
         seen[~members.of.present] = 0
         parts, corners = _parts(job.placed, seen[members.pictures])
-        warp = WarpSampling("bilinear") if plan.later is None else plan.later.sampling
-        canvases = CompositeCanvases(mosaic.canvas, corners, seen, inverse, flips, warp)
+        warp = _warp_of(plan)
+        canvases = CompositeCanvases(mosaic.canvas, corners, seen, inverse, flips, warp, others)
         return parts, canvases, set(members.samples[~known[members.pictures]].tolist())
 
     def _explained(
@@ -206,8 +212,14 @@ class CompositeReader:
             blended = np.unique(members.samples[members.layers > 0])
             weights = np.ones(len(draws))
             weights[blended] = op.weights(draws.take(blended), stream)
-        placed, seen = composite.placed(members, sizes), looked_at(geometry)
-        return PlacedComposites(draws, members, placed, geometry, seen, weights, failures)
+        placed, seen, second = composite.placed(members, sizes), looked_at(geometry), None
+        if composite.partner is not None and self.recipe.partner is not None:
+            own = members.of.draws.take(slice(1, None, 2))
+            second = self.recipe.partner.resolve(
+                own, np.tile(np.array(composite.partner.canvas), (len(own), 1))
+            )
+            seen[1::2] = looked_at(second)
+        return PlacedComposites(draws, members, placed, geometry, second, seen, weights, failures)
 
     def _render(
         self,
@@ -224,9 +236,12 @@ class CompositeReader:
         for number in sorted(set(layers.tolist())):
             rows = start + np.flatnonzero(layers == number)
             row = sample * self.composite.layers + number
-            picture = self._picture(name, job, rows.tolist(), job.seen[row])
+            picture = self._picture(name, job, rows.tolist(), job.seen[row], number)
             target = out if number == 0 else _local.other.take(out.shape)
-            view = View(job.geometry, kind.resampling(plan), _Row(row, target))  # type: ignore[arg-type]
+            geometry, how = job.geometry, kind.resampling(plan)
+            if number and job.second is not None and self.recipe.partner is not None:
+                row, geometry, how = sample, job.second, kind.resampling(self.recipe.partner)
+            view = View(geometry, how, _Row(row, target))  # type: ignore[arg-type]
             render_row(picture, row, view)
             if number and job.weights is not None:
                 _blend(out, target, float(job.weights[sample]))
@@ -239,17 +254,20 @@ class CompositeReader:
         job: PlacedComposites,
         rows: list[int],
         seen: Int64Array,
+        layer: int,
     ) -> Pixels:
         """The members of these rows on their canvas, as far as it is seen (top, left, bottom,
-        right), or the only one as it is."""
+        right), or the only one as it is. `layer`: which picture of its sample it is."""
         if job.placed is None:
             (row,) = rows
             return self._pixels(name, job, row)
         mosaic, encoded = self.composite.mosaic, job.encoded.get(name)
         assert mosaic is not None
         column = self.source.images[name]
-        sampling = column.kind.resampling(mosaic[1].plan)
-        canvas = _local.canvas.take((*mosaic[1].canvas, column.channels))
+        puts = self.composite.partner if layer else None
+        of = mosaic[1] if puts is None else puts
+        sampling = column.kind.resampling(of.plan)
+        canvas = _local.canvas.take((*of.canvas, column.channels))
         top, left, bottom, right = seen.tolist()
         canvas[top:bottom, left:right] = np.asarray(sampling.fill).astype(np.uint8)
         windows = np.array([[top, left, bottom - top, right - left]] * len(rows), dtype=np.int32)
@@ -357,6 +375,11 @@ def _warped(
     return cut_inverse(later), flips, known
 
 
+def _warp_of(plan: GeometryPlan) -> WarpSampling:
+    """How a plan that `_core_makes` makes the pixels of its warp."""
+    return WarpSampling("bilinear") if plan.later is None else plan.later.sampling
+
+
 def _blend(out: Pixels, other: Pixels, weight: float) -> None:
     """weight * out + (1 - weight) * other, rounded half to even, into `out`."""
     total = np.multiply(out, np.float32(weight), dtype=np.float32)
@@ -375,6 +398,18 @@ def fits_core(source: Source, recipe: SplitRecipe) -> bool:
         return False
     if composite.mosaic is None:
         return plan.later is None
+    partner = composite.partner
+    if partner is not None:
+        # The core resamples all members alike.
+        kind = source.images[columns[0]].kind
+        first, second = (kind.resampling(of.plan) for of in (composite.mosaic[1], partner))
+        if recipe.partner is None or first != second or not _core_makes(recipe.partner):
+            return False
+    return _core_makes(plan)
+
+
+def _core_makes(plan: GeometryPlan) -> bool:
+    """Whether the native core makes a picture of a canvas by it."""
     if any(op.resampling is not None for _, op in plan.all_ops):
         return False
     then = plan.later

@@ -9,7 +9,7 @@ known on the host, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -162,6 +162,28 @@ class PointMap:
         table = np.concatenate([own.table[:, :-POINT_COLUMNS], *grids, own._last], axis=1)
         table[rows] = moved.table
         return replace(self, table=table, steps=moved.steps)
+
+    @classmethod
+    def joined(
+        cls, parts: Sequence[PointMap], order: Int64Array, sizes: npt.NDArray[Any]
+    ) -> PointMap:
+        """One map of the rows of several, which drop no boxes: row n is the next one of
+        `parts[order[n]]`, and the steps of the other parts do nothing to it. `sizes`: (B, 2) of the
+        source images."""
+        opened = [part._open for part in parts]
+        tables = []
+        for number, part in enumerate(opened):
+            begin = sizes[order == number][:, ::-1].astype(np.float64)
+            blocks = [
+                part.table
+                if other == number
+                else _doing_nothing(begin if other < number else part._last[:, _SIZE], one.steps)
+                for other, one in enumerate(opened)
+            ]
+            tables.append(np.concatenate(blocks, axis=1))
+        rows = np.argsort(np.argsort(order, kind="stable"), kind="stable")
+        steps = tuple(step for part in opened for step in part.steps)
+        return cls(np.concatenate(tables)[rows], steps)
 
     def clamped(self) -> PointMap:
         """This map, and after it boxes are clipped to the image as it is by now."""
@@ -356,6 +378,18 @@ def _unmoved(sizes: Float64Array) -> Float64Array:
     block[:, _LOW], block[:, _HIGH] = -np.inf, np.inf
     block[:, _SIZE] = sizes
     return block
+
+
+def _doing_nothing(sizes: Float64Array, steps: Sequence[PointStep]) -> Float64Array:
+    """(B, 6 * steps, 2): the blocks of steps that do nothing. `sizes`: (B, 2) width, height."""
+    assert not {*steps} & {"drop", "within"}
+    still = np.tile(np.eye(3), (len(sizes), 1, 1))
+    blocks = {
+        "move": _unmoved(sizes),
+        "grid": _still(sizes),
+        "warp": _matrix_block(still, sizes[:, ::-1]),
+    }
+    return np.concatenate([blocks.get(step, blocks["warp"]) for step in steps], axis=1)
 
 
 def _still(sizes: Float64Array) -> Float64Array:

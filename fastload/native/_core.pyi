@@ -166,18 +166,21 @@ class View:
         later_resampling: Resampling | None = None,
     ) -> None: ...
 
+class CanvasLayer:
+    def __init__(
+        self, size: Pair, fades: bool, mixes: bool, fill: tuple[float, float, float]
+    ) -> None: ...
+
 class Canvases:
     def __init__(
         self,
-        size: Pair,
+        first: CanvasLayer,
+        second: CanvasLayer,
         windows: Int32s,
         corners: Int32s,
         seen: Int32s,
         inverse: Doubles,
         flips: Bools,
-        fades: bool,
-        mixes: bool,
-        fill: tuple[float, float, float],
     ) -> None: ...
 
 class Ticket:

@@ -402,19 +402,24 @@ struct Canvases {
     Kept kept;
 };
 
-Canvases canvases(Pair size, Input<int32_t, 2> windows, Input<int32_t, 2> corners,
-                  Input<int32_t, 2> seen, Input<double, 3> inverse, Input<bool, 2> flips,
-                  bool fades, bool mixes, const std::array<float, 3>& fill) {
+CanvasLayer canvas_layer(Pair size, bool fades, bool mixes, const std::array<float, 3>& fill) {
+    CanvasLayer layer = {size_of(size), {true, fades, mixes, {}}};
+    require(layer.size.height > 0 && layer.size.width > 0, "canvas: empty");
+    std::copy(fill.begin(), fill.end(), layer.warp.fill);
+    return layer;
+}
+
+Canvases canvases(const CanvasLayer& first, const CanvasLayer& second, Input<int32_t, 2> windows,
+                  Input<int32_t, 2> corners, Input<int32_t, 2> seen, Input<double, 3> inverse,
+                  Input<bool, 2> flips) {
     const size_t members = windows.shape(0), pictures = seen.shape(0);
     require(windows.shape(1) == 4 && corners.shape(0) == members && corners.shape(1) == 2,
             "windows (T, 4), corners (T, 2) are needed");
     require(seen.shape(1) == 4 && inverse.shape(0) == pictures && inverse.shape(1) == 3 &&
                 inverse.shape(2) == 3 && flips.shape(0) == pictures && flips.shape(1) == 2,
             "seen (P, 4), inverse (P, 3, 3), flips (P, 2) are needed");
-    CanvasTable table = {size_of(size),  windows.data(), corners.data(),          seen.data(),
-                         inverse.data(), flips.data(),   {true, fades, mixes, {}}};
-    require(table.size.height > 0 && table.size.width > 0, "canvas: empty");
-    std::copy(fill.begin(), fill.end(), table.warp.fill);
+    const CanvasTable table = {{first, second}, windows.data(), corners.data(),
+                               seen.data(),     inverse.data(), flips.data()};
     return {table, members, pictures, kept(windows, corners, seen, inverse, flips)};
 }
 
@@ -627,9 +632,12 @@ NB_MODULE(_core, m) {
         "kinds"_a.none() = nb::none(), "numbers"_a.none() = nb::none(), "fused"_a = false,
         "later"_a.none() = nb::none(), "later_resampling"_a.none() = nb::none());
 
+    nb::class_<CanvasLayer>(m, "CanvasLayer")
+        .def(nb::new_(&canvas_layer), "size"_a, "fades"_a, "mixes"_a, "fill"_a);
+
     nb::class_<Canvases>(m, "Canvases")
-        .def(nb::new_(&canvases), "size"_a, "windows"_a, "corners"_a, "seen"_a, "inverse"_a,
-             "flips"_a, "fades"_a, "mixes"_a, "fill"_a);
+        .def(nb::new_(&canvases), "first"_a, "second"_a, "windows"_a, "corners"_a, "seen"_a,
+             "inverse"_a, "flips"_a);
 
     nb::class_<Ticket>(m, "Ticket")
         .def("wait", &Ticket::wait)

@@ -134,6 +134,7 @@ void change_hsv(Block& block, size_t count, const HsvGains& gains) {
     const WholeGain of_hue = gains.hue, of_saturation = gains.saturation, of_value = gains.value;
     const int32_t to_hue = gains.hue_shift, to_saturation = gains.saturation_shift,
                   to_value = gains.value_shift;
+    const int32_t least = gains.colours_grey ? -1 : 0;
     const auto limited = [](int32_t x) { return x < 0 ? 0 : x < 255 ? x : 255; };
     for (size_t i = 0; i < count; ++i) {
         const float r = block.red[i], g = block.green[i], b = block.blue[i];
@@ -149,7 +150,7 @@ void change_hsv(Block& block, size_t count, const HsvGains& gains) {
         const auto turns =
             static_cast<float>(static_cast<int32_t>((turned + 0.5f) * (1.0f / 180.0f)));
         const int32_t part = share_of(chroma, 255.0f, most),
-                      strength = part > 0 ? gained(part, of_saturation) + to_saturation : 0,
+                      strength = part > least ? gained(part, of_saturation) + to_saturation : 0,
                       bright = gained(static_cast<int32_t>(most), of_value) + to_value;
         const float h = (turned - turns * 180.0f) * (1.0f / 30.0f),
                     s = static_cast<float>(limited(strength)) * (1.0f / 255.0f),

@@ -53,12 +53,14 @@ struct HsvGains {
     const float* source = nullptr;  // where the numbers were read
     WholeGain hue, saturation, value;
     int32_t hue_shift = 0, saturation_shift = 0, value_shift = 0;  // the first is 0 to 179
+    bool colours_grey = false;  // whether grey pixels get what is added to the saturation, too
 
     void make(const float* numbers) {
         if (source == numbers) return;
         source = numbers;
         hue.make(std::fmod(static_cast<double>(numbers[0]), 180.0));  // whole turns change nothing
-        saturation.make(numbers[1]);
+        saturation.make(std::fabs(numbers[1]));
+        colours_grey = numbers[1] < 0.0f;
         value.make(numbers[2]);
         hue_shift = (whole_shift(numbers[3]) + 360) % 180;
         saturation_shift = whole_shift(numbers[4]);

@@ -32,6 +32,8 @@ class CompositeCanvases:
     """(P, 2): mirror left-right, upside-down, after that."""
     warp: WarpSampling
     """Bilinear."""
+    second: tuple[tuple[int, int], WarpSampling] | None = None
+    """Size and warp of the canvases of the second of each two pictures; None: as of the first."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +60,21 @@ class Composites:
 
 def core_canvases(canvases: CompositeCanvases, parts: Geometry) -> _core.Canvases:
     """Canvases as the extension takes them. `parts`: what is shown of each of the T members."""
-    warp = canvases.warp
-    fill = np.broadcast_to(np.asarray(warp.fill, dtype=np.float64), 3).tolist()
-    for_core: _core.Canvases = load().Canvases(
-        canvases.size,
+    extension = load()
+
+    def layer(size: tuple[int, int], warp: WarpSampling) -> _core.CanvasLayer:
+        fill = np.broadcast_to(np.asarray(warp.fill, dtype=np.float64), 3).tolist()
+        made: _core.CanvasLayer = extension.CanvasLayer(size, warp.fades, warp.mixes, tuple(fill))
+        return made
+
+    first = canvases.size, canvases.warp
+    for_core: _core.Canvases = extension.Canvases(
+        layer(*first),
+        layer(*(canvases.second or first)),
         np.ascontiguousarray(parts.window, dtype=np.int32),
         np.ascontiguousarray(canvases.corners, dtype=np.int32),
         np.ascontiguousarray(canvases.seen, dtype=np.int32),
         np.ascontiguousarray(canvases.inverse, dtype=np.float64),
         np.ascontiguousarray(canvases.flips, dtype=np.bool_),
-        warp.fades,
-        warp.mixes,
-        tuple(fill),
     )
     return for_core

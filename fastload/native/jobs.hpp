@@ -139,9 +139,15 @@ void recolour_part(Worker& worker, const View& view, int row, Size part, uint8_t
 void feed(Worker& worker, Resampler& resampler, const uint8_t* first, Size part, Box needed,
           int channels);
 
+// The canvases of all first, or of all second pictures.
+struct CanvasLayer {
+    Size size;
+    WarpOptions warp;
+};
+
 // Canvases: where members lie on the canvas of their picture, and how the canvas is warped.
 struct CanvasTable {
-    Size size;  // of all canvases
+    CanvasLayer layers[2];  // of first and of second pictures
     // (members, 4): the window of each member's geometry: top, left, height, width.
     const int32_t* windows = nullptr;
     // (members, 2): top, left of the window on the canvas. Below 0: the member is not shown; it is
@@ -152,7 +158,6 @@ struct CanvasTable {
     const int32_t* seen = nullptr;
     const double* inverse = nullptr;  // (pictures, 9): the matrix of each warp (warp.hpp)
     const bool* flips = nullptr;  // (pictures, 2): mirror left-right, top-bottom, after the warp
-    WarpOptions warp;
 };
 
 // Samples that are made of several images (mosaics, MixUp, CutMix, CopyPaste). A sample has one or

@@ -78,12 +78,13 @@ class JoinJob final : public Job {
     // Makes a picture: of one image, or of members on a canvas, which is warped.
     Outcome draw_picture(Worker& worker, int64_t picture, uint8_t* out) {
         const CanvasTable& table = table_.canvas;
-        if (table.size.height == 0) {
+        const CanvasLayer& layer = table.layers[picture % table_.layers];
+        if (layer.size.height == 0) {
             const auto member = static_cast<int>(table_.offsets[picture]);
             return draw_member(worker, member, table_.size, out, bytes_of(table_.size.width));
         }
-        const size_t stride = bytes_of(table.size.width);
-        uint8_t* const canvas = grow(worker.canvas, bytes_of(table.size));
+        const size_t stride = bytes_of(layer.size.width);
+        uint8_t* const canvas = grow(worker.canvas, bytes_of(layer.size));
         const int32_t* seen = table.seen + 4 * picture;
         uint8_t* const first = canvas + stride * static_cast<size_t>(seen[0]) + bytes_of(seen[1]);
         for (int x = 0; seen[2] > 0 && x < seen[3]; ++x)
@@ -92,24 +93,25 @@ class JoinJob final : public Job {
             std::memcpy(first + stride * static_cast<size_t>(y), first, bytes_of(seen[3]));
         for (int64_t member = table_.offsets[picture]; member < table_.offsets[picture + 1];
              ++member) {
-            if (Outcome put = place_on_canvas(worker, static_cast<int>(member), canvas); !put.ok())
+            if (Outcome put = place_on_canvas(worker, static_cast<int>(member), canvas, stride);
+                !put.ok())
                 return put;
         }
-        warp(worker.kernels, canvas, table.size, out, table_.size, static_cast<int>(kChannels),
-             table.inverse + 9 * picture, table.warp);
+        warp(worker.kernels, canvas, layer.size, out, table_.size, static_cast<int>(kChannels),
+             table.inverse + 9 * picture, layer.warp);
         mirror(worker, table.flips[2 * picture], table.flips[2 * picture + 1], out);
         return {};
     }
 
-    // Draws a member at its place on the canvas; one that is not shown elsewhere.
-    Outcome place_on_canvas(Worker& worker, int member, uint8_t* canvas) {
+    // Draws a member at its place on the canvas, of rows of so many bytes; one that is not shown
+    // elsewhere.
+    Outcome place_on_canvas(Worker& worker, int member, uint8_t* canvas, size_t stride) {
         const int32_t* window = table_.canvas.windows + 4 * int64_t{member};
         const int32_t* corner = table_.canvas.corners + 2 * int64_t{member};
         const Size size = {window[2], window[3]};
         if (corner[0] < 0)
             return draw_member(worker, member, size, grow(worker.tile, bytes_of(size)),
                                bytes_of(size.width));
-        const size_t stride = bytes_of(table_.canvas.size.width);
         uint8_t* const out = canvas + stride * static_cast<size_t>(corner[0]) + bytes_of(corner[1]);
         return draw_member(worker, member, size, out, stride);
     }
@@ -159,28 +161,31 @@ bool lies_in(Size size, const int32_t* corner, const int32_t* extent) {
            int64_t{corner[1]} + extent[1] <= size.width;
 }
 
-// Throws unless all that is written and read lies in the canvas.
-void check(const CanvasTable& table, int64_t pictures, int64_t members) {
-    for (float value : table.warp.fill)
-        require(value >= 0 && value <= 255, "fill: 0 to 255 is needed");
-    for (int64_t i = 0; i < pictures; ++i)
-        require(lies_in(table.size, table.seen + 4 * i, table.seen + 4 * i + 2),
-                "seen: outside of the canvas");
-    for (int64_t i = 0; i < members; ++i) {
-        const int32_t *corner = table.corners + 2 * i, *window = table.windows + 4 * i;
+// Throws unless all that is written and read of picture `i` lies in the canvas. `offsets`: of its
+// members.
+void check(const CanvasTable& table, Size size, int64_t i, const int64_t* offsets) {
+    require(lies_in(size, table.seen + 4 * i, table.seen + 4 * i + 2),
+            "seen: outside of the canvas");
+    for (int64_t member = offsets[0]; member < offsets[1]; ++member) {
+        const int32_t *corner = table.corners + 2 * member, *window = table.windows + 4 * member;
         require(window[2] > 0 && window[3] > 0, "window: empty");
         // A member that is not shown may not be larger either: memory is taken for it.
         constexpr int32_t kAnywhere[2] = {0, 0};
-        require(lies_in(table.size, corner[0] < 0 ? kAnywhere : corner, window + 2),
+        require(lies_in(size, corner[0] < 0 ? kAnywhere : corner, window + 2),
                 "corners: outside of the canvas");
     }
 }
 
 void check(const JoinTable& table, int members) {
     const int64_t pictures = int64_t{table.count} * table.layers;
-    const Size canvas = table.canvas.size;
-    const bool no_canvas = canvas.height == 0 && canvas.width == 0;
-    require(no_canvas || (canvas.height > 0 && canvas.width > 0), "canvas: empty");
+    const CanvasLayer* layers = table.canvas.layers;
+    const bool no_canvas = layers[0].size.height == 0 && layers[0].size.width == 0;
+    for (int layer = 0; layer < table.layers && !no_canvas; ++layer) {
+        const Size size = layers[layer].size;
+        require(size.height > 0 && size.width > 0, "canvas: empty");
+        for (float value : layers[layer].warp.fill)
+            require(value >= 0 && value <= 255, "fill: 0 to 255 is needed");
+    }
     require((table.weights != nullptr) + (table.rectangles != nullptr) + (table.masks != nullptr) ==
                 table.layers - 1,
             "two layers are blended, or one covers the other");
@@ -197,7 +202,9 @@ void check(const JoinTable& table, int members) {
         require(!no_canvas || table.offsets[i + 1] - table.offsets[i] <= 1,
                 "offsets: several members without a canvas");
     }
-    if (!no_canvas) check(table.canvas, pictures, members);
+    // Now that all offsets are known to be of members.
+    for (int64_t i = 0; i < pictures && !no_canvas; ++i)
+        check(table.canvas, layers[i % table.layers].size, i, table.offsets + i);
 }
 
 }  // namespace

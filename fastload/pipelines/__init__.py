@@ -29,6 +29,7 @@ from fastload.pipelines.of_torchvision_segmentation import (
     torchvision_segmentation_eval,
 )
 from fastload.pipelines.of_yolo import yolo
+from fastload.pipelines.of_yolox import yolox, yolox_batches
 
 __all__ = [
     "deit3",
@@ -49,6 +50,8 @@ __all__ = [
     "torchvision_segmentation",
     "torchvision_segmentation_eval",
     "yolo",
+    "yolox",
+    "yolox_batches",
 ]
 
 for _name in __all__:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -35,11 +35,11 @@ from fastload.recipe.attributes import (
     read_pair,
 )
 from fastload.recipe.operation import ImageState, Operation, Size, register
+from fastload.recipe.partner import Partner
+from fastload.recipe.scales import ROUNDED, Rounding
 from fastload.sources.ragged import Ragged
 
 Step = tuple[int, Operation]
-Rounding = Literal["nearest", "up", "down"]
-_ROUNDED: dict[Rounding, Any] = {"nearest": np.rint, "up": np.ceil, "down": np.floor}
 
 
 class CompositeOperation(Operation):
@@ -128,7 +128,7 @@ class Mosaic(CompositeOperation):
         each is its canvas."""
         target, canvas = np.array([self.size], dtype=np.int64), np.array([self.canvas])
         ratio = (target / sizes).min(axis=1, keepdims=True)
-        resized = np.clip(_ROUNDED[self.rounding](sizes * ratio).astype(np.int64), 1, target)
+        resized = np.clip(ROUNDED[self.rounding](sizes * ratio).astype(np.int64), 1, target)
         # CenterCrop to `size` begins at this place of the canvas.
         middle = np.rint((canvas - target) / 2.0).astype(np.int64) + (target - resized) // 2
         start = centres + (_of_four if self.images == 4 else _of_nine)(resized, tiles)
@@ -200,8 +200,20 @@ class MixUp(PairOperation):
     loses_masks = "it adds up the pixels of two images"
 
     alpha: float = 32.0
+    weight: float | None = field(default=None, repr=False)
+    partner: Partner | None = field(default=None, repr=False)
+    """What the partner goes through in place of the operations before this one."""
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> MixUp:
+        partner = transform.partner
+        if partner is not None:
+            partner = Partner.from_transform(partner, image)
+        return cls(transform.p, transform.alpha, transform.weight, partner)
 
     def weights(self, draws: Draws, stream: int) -> Float64Array:
+        if self.weight is not None:
+            return np.full(len(draws), self.weight)
         return _betas(draws, stream, self.alpha)
 
 
@@ -361,7 +373,23 @@ class Composite:
             raise _refused(again)
         if mosaics and path[0][1] is not mosaics[0][1]:
             raise _refused(f"Mosaic after {path[0][1].describe()}: it must be the first")
-        return cls(mosaics[0] if mosaics else None, pairs[0] if pairs else None)
+        composite = cls(mosaics[0] if mosaics else None, pairs[0] if pairs else None)
+        if composite.partner is not None and not mosaics:
+            raise _refused("MixUp(partner=...) without a Mosaic as the first transform")
+        return composite
+
+    @property
+    def partner(self) -> Partner | None:
+        """What partners go through, where it is not what samples do."""
+        op = None if self.pair is None else self.pair[1]
+        return op.partner if isinstance(op, MixUp) else None
+
+    def of_partner(self, path: Sequence[Step]) -> list[Step]:
+        """What is done to the canvas of a partner that has its own, of the operations of a
+        view."""
+        assert self.partner is not None
+        assert self.pair is not None
+        return [*self.partner.steps, *(step for step in path if step[0] > self.pair[0])]
 
     def check_placed(self, path: Sequence[Step], where: Sequence[str], plan: GeometryPlan) -> None:
         """Raise ConfigurationError if its operations cannot run with the operations before and
@@ -382,11 +410,33 @@ class Composite:
             later = stream > self.pair[0] and op.moves_pixels
             if later and self.pair[1].only_mirrored and not getattr(op, "mirrors", False):
                 raise _refused(f"{second} before {op.describe()}, which does more than to mirror")
+        if self.partner is not None:
+            self._check_partner(path, where, plan)
         if plan.needs_objects:
             raise _refused(f"{name} beside a crop that depends on the boxes of one image")
         if plan.out_size is None:
             raise _refused(
                 f"{name}, and images that come out in several sizes; add a crop after it"
+            )
+
+    def _check_partner(
+        self, path: Sequence[Step], where: Sequence[str], plan: GeometryPlan
+    ) -> None:
+        assert self.partner is not None
+        assert self.pair is not None
+        for stream, op in path:
+            if stream < self.pair[0] and op.drops_boxes:
+                raise _refused(f"MixUp(partner=...) after {op.describe()}; put that after it")
+        size = self.partner.canvas
+        for _, op in self.partner.steps:
+            size = op.size_after(size) or size
+        for stream, op in path:
+            if stream > self.pair[0] and not op.only_columns:
+                size = op.size_after(size) or size
+        if plan.out_size != size:
+            raise _refused(
+                f"MixUp(partner=...) that comes out in {size[0]}x{size[1]} pixels, and samples of "
+                f"{plan.out_size}"
             )
 
     @property
@@ -397,7 +447,8 @@ class Composite:
     @property
     def most(self) -> int:
         """Images that a sample can be made of."""
-        return self._in_a_layer * self.layers
+        second = 1 if self.partner is not None else self._in_a_layer * (self.layers - 1)
+        return self._in_a_layer + second
 
     @property
     def _in_a_layer(self) -> int:
@@ -446,6 +497,8 @@ class Composite:
         if self.mosaic is not None:
             stream, op = self.mosaic
             whole, centre, others = op.draw(of.draws, stream, count)
+            if self.partner is not None:
+                whole[1::2] = False
             indices[:, 1:] = others
             tiles[:] = np.where(whole[:, None], np.arange(op.images), -1)
             used[:, 1:] = (whole & of.present)[:, None]
@@ -470,7 +523,19 @@ class Composite:
         image is its own."""
         if self.mosaic is None or not isinstance(members, CompositeImages):
             return None
-        return self.mosaic[1].place(sizes, members.tiles, members.centres)
+        if self.partner is None:
+            return self.mosaic[1].place(sizes, members.tiles, members.centres)
+        first, second = (np.flatnonzero(members.layers == layer) for layer in (0, 1))
+        parts = [
+            self.mosaic[1].place(sizes[first], members.tiles[first], members.centres[first]),
+            self.partner.place(sizes[second]),
+        ]
+        order = np.argsort(np.concatenate([first, second]))
+        box, size, window, flip = (
+            np.concatenate([getattr(part, name) for part in parts])[order]
+            for name in ("box", "size", "window", "flip")
+        )
+        return Geometry(box, size, window, flip)
 
     def points(
         self,
@@ -488,9 +553,26 @@ class Composite:
         if placed is not None and self.mosaic is not None:
             exact = self.mosaic[1].mask_interpolation == "nearest-exact"
             points = points.then(placed, clips="both", exact=exact)
-        for stream, op in path:
-            points = op.move(points, members.draws, stream)
-        return points
+        if self.partner is not None and self.pair is not None:
+            assert isinstance(members, CompositeImages)
+            before = [step for step in path if step[0] < self.pair[0]]
+            points = PointMap.joined(
+                [
+                    _moved(points.take(rows), steps, members.draws.take(rows))
+                    for layer, steps in ((0, before), (1, self.partner.steps))
+                    for rows in [np.flatnonzero(members.layers == layer)]
+                ],
+                members.layers,
+                sizes,
+            )
+            path = [step for step in path if step[0] > self.pair[0]]
+        return _moved(points, path, members.draws)
+
+
+def _moved(points: PointMap, path: Sequence[Step], draws: Draws) -> PointMap:
+    for stream, op in path:
+        points = op.move(points, draws, stream)
+    return points
 
 
 def _refused(what: str) -> ConfigurationError:

@@ -12,6 +12,7 @@ import torch
 from torchvision.transforms import v2
 
 from fastload.draws import Draws, Float64Array, Int64Array
+from fastload.recipe import transforms as own
 from fastload.recipe.attributes import check_settings, read_bounds
 from fastload.recipe.colour import (
     adjust_brightness,
@@ -22,7 +23,7 @@ from fastload.recipe.colour import (
     require_grey_or_rgb,
     shape_of,
 )
-from fastload.recipe.operation import ImageState, PixelOperation, register
+from fastload.recipe.operation import ImageState, NotLowerableError, PixelOperation, register
 from fastload.render import fused
 from fastload.render.steps import KINDS, NUMBERS, ColourSteps, Steps
 from fastload.render.transfer import on_device
@@ -66,6 +67,32 @@ class RandomChannelPermutation(PixelOperation):
     def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
         numbers = np.zeros((len(draws), 1, NUMBERS), dtype=np.float32)
         numbers[:, 0, :2] = self.orders(draws, stream)[:, :2]
+        return [ColourSteps(np.full((len(draws), 1), KINDS.index("permute"), np.int32), numbers)]
+
+
+@register
+@dataclass(frozen=True)
+class BGR(PixelOperation):
+    transforms = (own.BGR,)
+    has_steps = True
+    of_any_size = True
+    pointwise = True
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> BGR:
+        if not image.tensor:
+            raise NotLowerableError("a PIL image has no such mode; put it after ToImage")
+        return cls()
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        require_grey_or_rgb(self, images)
+        if images.dtype == torch.uint8 and fused.active(images):
+            return fused.run(images, self.colour_steps(draws, stream, shape_of(images)))
+        return images.flip(1)
+
+    def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
+        numbers = np.zeros((len(draws), 1, NUMBERS), dtype=np.float32)
+        numbers[:, 0, :2] = 2, 1
         return [ColourSteps(np.full((len(draws), 1), KINDS.index("permute"), np.int32), numbers)]
 
 

@@ -82,6 +82,9 @@ class Recipe:
         placed = [_place(path, fixed_size) for path in paths]
         if composite.most > 1:
             composite.check_placed(paths[0], *placed[0])
+        partner = None
+        if composite.partner is not None:
+            _, partner = _place(composite.of_partner(paths[0]), composite.partner.canvas)
         unplaced = [
             (path[n][0], _reason_not_placed(path, n))
             for path, (where, _) in zip(paths, placed, strict=True)
@@ -121,6 +124,7 @@ class Recipe:
             several_views=several,
             view_steps=tuple(map(tuple, paths)),
             composite=composite,
+            partner=partner,
         )
 
     def as_opaque(self, reason: str) -> SplitRecipe:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from torchvision.transforms import v2
@@ -26,6 +26,10 @@ from fastload.recipe.attributes import (
     read_pair,
 )
 from fastload.recipe.operation import GeometryOperation, ImageState, Size, register
+
+Rounding = Literal["nearest", "up", "down"]
+ROUNDED: dict[Rounding, Any] = {"nearest": np.rint, "up": np.ceil, "down": np.floor}
+"""Of sides to whole pixels; "nearest": half to even."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,10 +259,14 @@ class Letterbox(_PaddedTo):
     interpolation: Interpolation = "bilinear"
     antialias: bool = True
     mask_interpolation: MaskInterpolation = field(default="nearest", repr=False)
+    rounding: Rounding = field(default="nearest", repr=False)
+    corner: bool = field(default=False, repr=False)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> Letterbox:
         return cls(
+            rounding=transform.rounding,
+            corner=transform.corner,
             scale_up=bool(transform.scale_up),
             interpolation=read_interpolation(transform.interpolation, image),
             antialias=read_antialias(transform.antialias, image),
@@ -274,7 +282,8 @@ class Letterbox(_PaddedTo):
         target = np.array([self.size], dtype=np.int64)
         ratio = (target / composition.extent).min(axis=1, keepdims=True)
         ratio = ratio if self.scale_up else np.minimum(ratio, 1.0)
-        resized = np.maximum(np.rint(composition.extent * ratio).astype(np.int64), 1)
+        resized = ROUNDED[self.rounding](composition.extent * ratio).astype(np.int64)
+        resized = np.clip(resized, 1, target)
         composition.resize(resized)
-        before = (target - resized) // 2
+        before = (target - resized) // 2 * (not self.corner)
         composition.pad(before, target - resized - before)

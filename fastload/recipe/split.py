@@ -77,6 +77,8 @@ class SplitRecipe:
     """For each view what is done on batches in host memory, before `programs`; (): nothing."""
     composite: Composite = field(default_factory=Composite)
     """Which images of the source a sample is made of."""
+    partner: GeometryPlan | None = None
+    """The geometry of the canvases of partners, where these do not go through what samples do."""
     sized: Mapping[tuple[int, int], SplitRecipe] = field(default_factory=dict, compare=False)
     """By (height, width) the same for batches of this size, where the order gives each batch one:
     their geometry differs, not their programs. The other fields are then those of the largest."""

@@ -4,7 +4,7 @@ images, tensors and `tv_tensors`, by themselves or in a Compose."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,18 @@ from torchvision.transforms.v2._utils import query_size
 
 from fastload.errors import ConfigurationError
 from fastload.geometry.boxes import shorter_sides
-from fastload.render.hsv import adjust_hsv, numbers_of, tables_of
+from fastload.render.hsv import adjust_hsv, numbers_of, shifts_of, tables_of
 
 __all__ = [
+    "BGR",
     "HSV",
     "CanvasAffine",
+    "CanvasJitter",
     "CopyPaste",
     "CutMix",
     "DropObjects",
     "FixedSizeCrop",
+    "HSVShift",
     "Letterbox",
     "MixUp",
     "Mosaic",
@@ -51,7 +54,8 @@ class Letterbox(_Transform):
     """Resizes to fit into a size, aspect ratio kept, and pads to it on both sides.
 
     As YOLO's letterbox, and albumentations' LongestMaxSize followed by PadIfNeeded: sides are
-    rounded half to even, an odd pixel of padding goes to the right and to the bottom.
+    rounded half to even, an odd pixel of padding goes to the right and to the bottom. YOLOX has
+    `rounding="down"` and `corner=True`.
     """
 
     def __init__(
@@ -63,6 +67,8 @@ class Letterbox(_Transform):
         scale_up: bool = True,
         interpolation: v2.InterpolationMode = v2.InterpolationMode.BILINEAR,
         antialias: bool = True,
+        rounding: str = "nearest",
+        corner: bool = False,
     ) -> None:
         """
         Args:
@@ -70,22 +76,29 @@ class Letterbox(_Transform):
             fill: of images, one value or one a channel.
             mask_fill: of masks.
             scale_up: enlarge what is smaller; else it is only padded.
+            rounding: of the sides to whole pixels: "nearest", half to even; "up"; "down".
+            corner: put the image into the upper left corner; all padding is right and below.
         """
         super().__init__()
         self.size = _pair(self, size)
         self.fill, self.mask_fill, self.scale_up = fill, mask_fill, scale_up
         self.interpolation, self.antialias = interpolation, antialias
+        self.rounding, self.corner = _rounding(self, rounding), bool(corner)
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
         height, width = query_size(flat_inputs)
         ratio = min(self.size[0] / height, self.size[1] / width)
         ratio = ratio if self.scale_up else min(ratio, 1.0)
-        resized = max(round(height * ratio), 1), max(round(width * ratio), 1)
+        ways: dict[str, Callable[[float], int]]
+        ways = {"nearest": round, "up": math.ceil, "down": math.floor}
+        rounded = ways[self.rounding]
+        resized = tuple(
+            min(max(rounded(side * ratio), 1), most)
+            for side, most in zip((height, width), self.size, strict=True)
+        )
         down, across = self.size[0] - resized[0], self.size[1] - resized[1]
-        return {
-            "size": resized,
-            "padding": [across // 2, down // 2, across - across // 2, down - down // 2],
-        }
+        left, top = (0, 0) if self.corner else (across // 2, down // 2)
+        return {"size": resized, "padding": [left, top, across - left, down - top]}
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         resized = self._call_kernel(
@@ -301,6 +314,63 @@ class HSV(_Transform):
         return tv_tensors.wrap(adjusted.reshape(inpt.shape), like=inpt)
 
 
+class HSVShift(HSV):
+    """Adds random numbers to hue, saturation and value, as YOLOX is trained with (`augment_hsv`).
+
+    As `HSV`, and pixels that are grey become reddish, as OpenCV gives them the hue 0.
+    """
+
+    def __init__(
+        self,
+        hue: float = 5,
+        saturation: float = 30,
+        value: float = 30,
+        *,
+        p: float = 1.0,
+        p_each: float = 0.5,
+    ) -> None:
+        """
+        Args:
+            hue: from minus to plus this number is added, cut to a whole one, in OpenCV's steps of 2
+                degrees; 0 to 180.
+            saturation, value: likewise, of 255.
+            p: probability that an image is changed.
+            p_each: that each of the three is, then.
+        """
+        v2.Transform.__init__(self)
+        self.hue, self.saturation, self.value = float(hue), float(saturation), float(value)
+        self.p, self.p_each = _probability(self, "p", p), _probability(self, "p_each", p_each)
+        if not (0 <= hue <= 180 and 0 <= saturation <= 255 and 0 <= value <= 255):
+            raise ConfigurationError(
+                f"HSVShift(hue={hue}, saturation={saturation}, value={value}): hue must be from 0 "
+                "to 180, the others from 0 to 255."
+            )
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        uniforms = torch.rand(7, dtype=torch.float64).numpy()
+        drawn = (2.0 * uniforms[1:4] - 1.0) * np.array([self.hue, self.saturation, self.value])
+        shifts = shifts_of((drawn * (uniforms[4:] < self.p_each))[None])
+        return {"tables": tables_of(*shifts), "changes": uniforms[0] < self.p}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        return super().transform(inpt, params) if params["changes"] else inpt
+
+
+class BGR(_Transform):
+    """Blue, green, red in place of red, green, blue, as what reads images by OpenCV has them.
+    Images of one channel stay as they are."""
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        return {}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        if isinstance(inpt, Image.Image):
+            raise ConfigurationError("BGR: a PIL image has no such mode; put it after ToImage.")
+        if type(inpt) not in (torch.Tensor, tv_tensors.Image) or inpt.shape[-3] == 1:
+            return inpt
+        return tv_tensors.wrap(inpt.as_subclass(torch.Tensor).flip(-3), like=inpt)
+
+
 class _OfBoxes(v2.Transform):  # type: ignore[misc]
     """Works on the boxes of a loader's source; called by itself it raises."""
 
@@ -314,7 +384,8 @@ class _OfBoxes(v2.Transform):  # type: ignore[misc]
 
 class CanvasAffine(_OfBoxes):
     """Rotates, scales and shears a canvas about its middle, and shows it in a picture of another
-    size, about a point that is drawn: YOLO's `random_perspective` without a perspective.
+    size, about a point that is drawn: YOLO's `random_perspective` without a perspective. With
+    `corner`, YOLOX's `random_affine`: about the upper left corner.
 
     Boxes and points go where OpenCV's matrix puts them; pixels are interpolated between four, among
     them those of the fill, as by OpenCV.
@@ -328,11 +399,12 @@ class CanvasAffine(_OfBoxes):
         *,
         degrees: float = 0.0,
         translate: float = 0.1,
-        scale: float = 0.5,
+        scale: float | tuple[float, float] = 0.5,
         shear: float = 0.0,
         fill: Number | tuple[Number, ...] = 114,
         mask_fill: Number = 0,
         interpolation: v2.InterpolationMode = v2.InterpolationMode.BILINEAR,
+        corner: bool = False,
     ) -> None:
         """
         Args:
@@ -340,21 +412,66 @@ class CanvasAffine(_OfBoxes):
             degrees: the angle is from minus to plus this number.
             translate: how far the middle of the canvas may be from that of the picture, in parts of
                 its width and height.
-            scale: the factor is from 1 minus to 1 plus this number.
+            scale: the factor is from 1 minus to 1 plus this number, or from the first to the second
+                of two.
             shear: both angles are from minus to plus this number [degrees].
+            fill: of images, one value or one a channel.
+            mask_fill: of masks.
+            corner: turn about the upper left corner of the canvas, in place of its middle, and put
+                it to that of the picture.
+        """
+        super().__init__()
+        self.size, self.fill, self.mask_fill = _pair(self, size), fill, mask_fill
+        self.degrees, self.translate = float(degrees), float(translate)
+        self.shear, self.interpolation, self.corner = float(shear), interpolation, bool(corner)
+        for name, most in (("degrees", 180), ("translate", 1), ("shear", 89)):
+            if not 0 <= getattr(self, name) <= most:
+                raise ConfigurationError(
+                    f"CanvasAffine({name}={getattr(self, name)}) must be from 0 to {most}."
+                )
+        self.scale = scale if isinstance(scale, int | float) else tuple(map(float, scale))
+        if isinstance(scale, int | float):
+            if not 0 <= scale < 1:
+                raise ConfigurationError(
+                    f"CanvasAffine(scale={scale}) must be from 0 to 1, and below, or two factors."
+                )
+        else:
+            _factors(self, "scale", scale)
+
+
+class CanvasJitter(_OfBoxes):
+    """Resizes by a factor, mirrors, and shows a part of a size: what YOLOX does to the image that
+    it blends with another (`mixup`), after `Letterbox`.
+
+    Sides are cut to whole pixels. What is larger than the size is cut anywhere, what is smaller
+    lies in the upper left corner. Pixels are interpolated between four, without antialiasing, as
+    by OpenCV's INTER_LINEAR.
+    """
+
+    instead = "give it to create_loader(source, transform=...), and not to a data set"
+
+    def __init__(
+        self,
+        size: int | tuple[int, int],
+        *,
+        scale: tuple[float, float] = (0.5, 1.5),
+        p_flip: float = 0.5,
+        fill: Number | tuple[Number, ...] = 0,
+        mask_fill: Number = 0,
+    ) -> None:
+        """
+        Args:
+            size: height and width of what is shown [pixels], or the side of a square.
+            scale: the least and the largest factor.
+            p_flip: probability of mirroring, left and right.
             fill: of images, one value or one a channel.
             mask_fill: of masks.
         """
         super().__init__()
         self.size, self.fill, self.mask_fill = _pair(self, size), fill, mask_fill
-        self.degrees, self.translate = float(degrees), float(translate)
-        self.scale, self.shear, self.interpolation = float(scale), float(shear), interpolation
-        for name, most in (("degrees", 180), ("translate", 1), ("scale", 1), ("shear", 89)):
-            if not 0 <= getattr(self, name) <= most or (name == "scale" and scale == 1):
-                raise ConfigurationError(
-                    f"CanvasAffine({name}={getattr(self, name)}) must be from 0 to {most}"
-                    f"{', and below' if name == 'scale' else ''}."
-                )
+        self.scale = _factors(self, "scale", scale)
+        self.p_flip = _probability(self, "p_flip", p_flip)
+        self.interpolation = v2.InterpolationMode.BILINEAR
 
 
 class RandomSizedBBoxSafeCrop(_OfBoxes):
@@ -492,11 +609,7 @@ class Mosaic(_OfSeveral):
         self.interpolation, self.antialias = interpolation, antialias
         if images not in (4, 9):
             raise ConfigurationError(f"Mosaic(images={images}) must be 4 or 9.")
-        self.rounding = rounding
-        if rounding not in ("nearest", "up", "down"):
-            raise ConfigurationError(
-                f"Mosaic(rounding={rounding!r}) must be 'nearest', 'up' or 'down'."
-            )
+        self.rounding = _rounding(self, rounding)
 
 
 class MixUp(_OfSeveral):
@@ -512,10 +625,34 @@ class MixUp(_OfSeveral):
     images, in soft labels, torchvision's MixUp is a `batch_transform`.
     """
 
-    def __init__(self, *, p: float = 1.0, alpha: float = 32.0) -> None:
-        """`p`: probability; `alpha`: above 0; 32 keeps weights near 0.5."""
+    def __init__(
+        self,
+        *,
+        p: float = 1.0,
+        alpha: float = 32.0,
+        weight: float | None = None,
+        partner: Any = None,
+    ) -> None:
+        """
+        Args:
+            p: probability.
+            alpha: above 0; 32 keeps weights near 0.5.
+            weight: of the sample itself, in place of one that is drawn; from 0 to 1.
+            partner: what the other sample goes through in place of the transforms before this one,
+                as YOLOX has it: a `Letterbox`, or a Compose of that and of a `CanvasJitter` or
+                `CanvasAffine`. A `Mosaic` must be the first transform then.
+        """
         super().__init__()
         self.p, self.alpha = _probability(self, "p", p), _above_zero(self, alpha)
+        self.weight = None if weight is None else _probability(self, "weight", weight)
+        self.partner = partner
+        steps = list(getattr(partner, "transforms", [partner]))
+        good = [Letterbox], [Letterbox, CanvasJitter], [Letterbox, CanvasAffine]
+        if partner is not None and [type(one) for one in steps] not in good:
+            raise ConfigurationError(
+                "MixUp(partner=...) must be a Letterbox, or a Compose of that and of a "
+                f"CanvasJitter or CanvasAffine; got {', '.join(type(one).__name__ for one in steps)}."
+            )
 
 
 class CutMix(_OfSeveral):
@@ -574,10 +711,26 @@ class CopyPaste(_OfSeveral):
         self.min_visibility = _probability(self, "min_visibility", min_visibility)
 
 
+def _factors(transform: Any, name: str, given: Sequence[float]) -> tuple[float, float]:
+    if not (len(given) == 2 and 0 < given[0] <= given[1] < float("inf")):
+        raise ConfigurationError(
+            f"{type(transform).__name__}({name}={given}) must be (low, high) with 0 < low <= high."
+        )
+    return float(given[0]), float(given[1])
+
+
 def _probability(transform: Any, name: str, value: float) -> float:
     if not 0 <= value <= 1:
         raise ConfigurationError(f"{type(transform).__name__}({name}={value}) must be from 0 to 1.")
     return float(value)
+
+
+def _rounding(transform: Any, rounding: str) -> str:
+    if rounding not in ("nearest", "up", "down"):
+        raise ConfigurationError(
+            f"{type(transform).__name__}(rounding={rounding!r}) must be 'nearest', 'up' or 'down'."
+        )
+    return rounding
 
 
 def _above_zero(transform: Any, alpha: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -251,8 +251,9 @@ class CanvasAffine(OpenCVWarping):
     size: Size
     degrees: float = 0.0
     translate: float = 0.1
-    scaling: float = 0.5
+    scaling: float | Pair = 0.5
     shearing: float = 0.0
+    corner: bool = field(default=False, repr=False)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> CanvasAffine:
@@ -262,6 +263,7 @@ class CanvasAffine(OpenCVWarping):
             translate=transform.translate,
             scaling=transform.scale,
             shearing=transform.shear,
+            corner=transform.corner,
             **cls.read_common(transform, image)
             | {"mask_fill": read_fill(transform.mask_fill, image)},
         )
@@ -276,25 +278,77 @@ class CanvasAffine(OpenCVWarping):
     def warp(self, sizes: Int64Array, uniforms: Float64Array) -> Warp:
         """As OpenCV's matrices, whose (0, 0) is the centre of the first pixel: boxes go through the
         same matrix, from their corners."""
-        angle, scale, shear_x, shear_y = (
-            (2.0 * drawn - 1.0) * most
+        angle, shear_x, shear_y = (
+            (2.0 * drawn - 1.0) * np.radians(most)
             for drawn, most in zip(
-                uniforms[:, :4].T,
-                (np.radians(self.degrees), self.scaling, *[np.radians(self.shearing)] * 2),
-                strict=True,
+                uniforms[:, [0, 2, 3]].T, (self.degrees, *[self.shearing] * 2), strict=True
             )
         )
+        if isinstance(self.scaling, tuple):
+            scale = between(self.scaling, uniforms[:, 1])
+        else:
+            scale = 1.0 + (2.0 * uniforms[:, 1] - 1.0) * self.scaling
         turn, shear = (np.tile(np.eye(3), (len(sizes), 1, 1)) for _ in range(2))
-        across, down = (1.0 + scale) * np.cos(angle), (1.0 + scale) * np.sin(angle)
+        across, down = scale * np.cos(angle), scale * np.sin(angle)
         turn[:, :2, :2] = np.stack([across, down, -down, across], axis=-1).reshape(-1, 2, 2)
         shear[:, 0, 1], shear[:, 1, 0] = np.tan(shear_x), np.tan(shear_y)
         extent = np.array(self.size[::-1], dtype=np.float64)
-        about = (0.5 + self.translate * (2.0 * uniforms[:, 4:] - 1.0)) * extent
-        forward = shifts(about) @ shear @ turn @ shifts(-sizes[:, ::-1] / 2.0)
+        middle = 0.0 if self.corner else 0.5
+        about = (middle + self.translate * (2.0 * uniforms[:, 4:] - 1.0)) * extent
+        of_canvas = -middle * sizes[:, ::-1].astype(np.float64)
+        forward = shifts(about) @ shear @ turn @ shifts(of_canvas)
         half = np.full((len(sizes), 2), 0.5)
         inverse = shifts(half) @ inverted(forward) @ shifts(-half)
         shown = np.broadcast_to(np.array(self.size, dtype=np.int32), sizes.shape)
         return Warp(inverse, forward, shown)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class CanvasJitter(Warping):
+    """See `fastload.recipe.transforms.CanvasJitter`. A pixel is shown where its centre is in what
+    was resized, so that the edge is repeated, as in resizing (`fades` is False)."""
+
+    transforms: ClassVar[tuple[type, ...]] = (own.CanvasJitter,)
+    uniforms = 4
+
+    size: Size
+    factors: Pair
+    p_flip: float = 0.5
+    interpolation: Interpolation = "bilinear"
+    fades: bool = False
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> CanvasJitter:
+        common = cls.read_common(transform, image)
+        return cls(
+            size=read_pair(transform.size),
+            factors=transform.scale,
+            p_flip=transform.p_flip,
+            **common | {"fades": False, "mask_fill": read_fill(transform.mask_fill, image)},
+        )
+
+    @property
+    def out_size(self) -> Size:
+        return self.size
+
+    def size_after(self, size: Size | None) -> Size:
+        return self.size
+
+    def warp(self, sizes: Int64Array, uniforms: Float64Array) -> Warp:
+        # Factor, whether it is mirrored, down, right.
+        factors = between(self.factors, uniforms[:, :1])
+        resized = np.maximum((sizes * factors).astype(np.int64), 1)
+        spare = np.maximum(resized - np.array(self.size), 1)
+        start = pick(uniforms[:, 2:], spare)  # 0 to spare - 1, as YOLOX has it
+        forward = np.tile(np.eye(3), (len(sizes), 1, 1))
+        forward[:, [0, 1], [0, 1]] = (resized / sizes)[:, ::-1]
+        mirrored = uniforms[:, 1] < self.p_flip
+        forward[mirrored, 0, 0] *= -1.0
+        forward[mirrored, 0, 2] = resized[mirrored, 1]
+        forward[:, :2, 2] -= start[:, ::-1]
+        shown = np.broadcast_to(np.array(self.size, dtype=np.int32), sizes.shape)
+        return Warp(inverted(forward), forward, shown)
 
 
 def affine_warp(

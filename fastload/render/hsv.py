@@ -1,8 +1,9 @@
 """Gains of hue, saturation and value, and what is added to them.
 
 YOLOv5's and Ultralytics' `augment_hsv`, of which the first multiplies the hue and the second, since
-8.4, adds to it, and albumentations' `HueSaturationValue`: a table of 256 numbers for each, between
-OpenCV's conversions of bytes to HSV (hue 0 to 179, by tables of fixed point) and back (in float32).
+8.4, adds to it, YOLOX's, which adds to all three, and albumentations' `HueSaturationValue`: a table
+of 256 numbers for each, between OpenCV's conversions of bytes to HSV (hue 0 to 179, by tables of
+fixed point) and back (in float32).
 Here the way back is rounded once, so that pixels are within 1 of OpenCV's.
 """
 
@@ -33,16 +34,30 @@ def numbers_of(
     return gains.astype(np.float32), added.astype(np.float32)
 
 
+def shifts_of(
+    drawn: npt.NDArray[np.float64],
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Of (B, 3) numbers that are added, cut to whole ones, in OpenCV's steps, those that
+    `tables_of` takes: grey pixels get a saturation, too."""
+    gains = np.ones(drawn.shape, dtype=np.float32)
+    gains[:, 1] = -1.0
+    added = np.trunc(drawn)
+    added[:, 0] %= 180.0
+    return gains, added.astype(np.float32)
+
+
 def tables_of(
     gains: npt.NDArray[np.float32], added: npt.NDArray[np.float32] | None = None
 ) -> npt.NDArray[np.uint8]:
     """(B, 3, 256): what becomes of hue, saturation and value, of (B, 3) gains and whole numbers
-    that are added. A saturation of 0 stays 0: grey has no hue."""
-    levels = np.trunc(_LEVELS * gains.astype(np.float64)[:, :, None])
+    that are added. A saturation of 0 stays 0: grey has no hue. Where the second gain is below 0,
+    its amount is the gain, and grey pixels get what is added to the saturation, too: OpenCV gives
+    them the hue 0, which is red."""
+    levels = np.trunc(_LEVELS * np.abs(gains).astype(np.float64)[:, :, None])
     if added is not None:
         levels += added[:, :, None]
     levels[:, 0] %= 180.0
-    levels[:, 1, 0] = 0.0
+    levels[gains[:, 1] >= 0, 1, 0] = 0.0
     tables: npt.NDArray[np.uint8] = np.clip(levels, 0.0, 255.0).astype(np.uint8)
     return tables
 

@@ -40,7 +40,8 @@ smallest value that is inverted; 1 minus the factor (sharpness); for affine the 
 takes the position of an output pixel (x, y, 1), in pixels from the centre, to that in the input,
 -1..1 from edge to edge; the channels that red and green are to be (permute), blue is the third; the
 factors of hue, saturation and value, and the whole numbers that are added to them then (hsv), of
-which grey images have the last alone; the exponent (gamma); a factor and what is added to the
+which grey images have the last alone, and grey pixels unless the second factor is below 0, whose
+amount counts; the exponent (gamma); a factor and what is added to the
 product (linear); what is added to values below 128 (solarize_add); for moves the (2, 3) matrix that
 takes the middle of an output pixel (x, y, 1), in pixels from the top left corner, to a place in the
 input."""

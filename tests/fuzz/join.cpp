@@ -85,13 +85,10 @@ void add_member(Choices& choices, Places& places, Size canvas, Size image) {
 }
 
 // Whether the table may be used, by its description in jobs.hpp.
-bool is_sound(const Places& places, Size canvas, Size out, int layers) {
+bool is_sound(const Places& places, const Size* canvases, Size out, int layers) {
     const auto in = [](Size size, int64_t top, int64_t left, int64_t height, int64_t width) {
         return top >= 0 && left >= 0 && height >= 0 && width >= 0 && top + height <= size.height &&
                left + width <= size.width;
-    };
-    const auto lies_in = [&](int64_t top, int64_t left, int64_t height, int64_t width) {
-        return in(canvas, top, left, height, width);
     };
     for (size_t i = 0; i < places.rectangles.size(); i += 4) {
         const int32_t* part = &places.rectangles[i];
@@ -99,21 +96,23 @@ bool is_sound(const Places& places, Size canvas, Size out, int layers) {
     }
     for (size_t first = 0; first + 1 < places.offsets.size(); first += static_cast<size_t>(layers))
         if (places.offsets[first] == places.offsets[first + 1]) return false;
-    if (canvas.height == 0) {
+    if (canvases[0].height == 0) {
         for (size_t i = 0; i + 1 < places.offsets.size(); ++i)
             if (places.offsets[i + 1] - places.offsets[i] > 1) return false;
         return true;
     }
-    for (size_t i = 0; i < places.seen.size(); i += 4) {
-        const int32_t* seen = &places.seen[i];
-        if (!lies_in(seen[0], seen[1], seen[2], seen[3])) return false;
-    }
-    for (size_t i = 0; i < places.corners.size() / 2; ++i) {
-        const int32_t *corner = &places.corners[2 * i], *window = &places.windows[4 * i];
-        if (window[2] < 1 || window[3] < 1) return false;
-        const bool shown = corner[0] >= 0;
-        if (!lies_in(shown ? corner[0] : 0, shown ? corner[1] : 0, window[2], window[3]))
-            return false;
+    for (size_t picture = 0; picture + 1 < places.offsets.size(); ++picture) {
+        const Size canvas = canvases[picture % static_cast<size_t>(layers)];
+        const int32_t* seen = &places.seen[4 * picture];
+        if (!in(canvas, seen[0], seen[1], seen[2], seen[3])) return false;
+        for (int64_t i = places.offsets[picture]; i < places.offsets[picture + 1]; ++i) {
+            const int32_t* corner = &places.corners[2 * static_cast<size_t>(i)];
+            const int32_t* window = &places.windows[4 * static_cast<size_t>(i)];
+            if (window[2] < 1 || window[3] < 1) return false;
+            const bool shown = corner[0] >= 0;
+            if (!in(canvas, shown ? corner[0] : 0, shown ? corner[1] : 0, window[2], window[3]))
+                return false;
+        }
     }
     return true;
 }
@@ -145,7 +144,8 @@ bool shown(Worker& worker, const Input& input, int64_t member, Size size, Pixels
 // A picture made of the members from `first` to `end` on a canvas.
 bool on_canvas(Worker& worker, const Input& input, int64_t picture, Pixels& turned) {
     const JoinTable& table = input.table;
-    const Size canvas = table.canvas.size, size = table.size;
+    const CanvasLayer& layer = table.canvas.layers[picture % table.layers];
+    const Size canvas = layer.size, size = table.size;
     Pixels paper, tile;
     for (int i = 0; i < canvas.height * canvas.width; ++i)
         paper.insert(paper.end(), table.resample.fill, table.resample.fill + 3);
@@ -161,7 +161,7 @@ bool on_canvas(Worker& worker, const Input& input, int64_t picture, Pixels& turn
     }
     Pixels warped(turned.size());
     warp(kPlainKernels, paper.data(), canvas, warped.data(), size, 3,
-         table.canvas.inverse + 9 * picture, table.canvas.warp);
+         table.canvas.inverse + 9 * picture, layer.warp);
     const bool* flips = table.canvas.flips + 2 * picture;
     for (int y = 0; y < size.height; ++y) {
         for (int x = 0; x < size.width; ++x) {
@@ -183,7 +183,7 @@ bool plainly(Worker& worker, const Input& input, int row, Pixels& out) {
         const int64_t picture = int64_t{row} * table.layers + layer;
         if (layer > 0 && table.offsets[picture] == table.offsets[picture + 1]) continue;
         Pixels turned(3 * pixels);
-        const bool made = table.canvas.size.height == 0
+        const bool made = table.canvas.layers[0].size.height == 0
                               ? shown(worker, input, table.offsets[picture], size, turned)
                               : on_canvas(worker, input, picture, turned);
         if (!made) return false;
@@ -260,7 +260,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const Pixels file(data + 2 + chosen, data + size);
 
     Places places;
-    Size canvas = {1 + choices.byte() % kMostSide, 1 + choices.byte() % kMostSide};
+    Size canvases[2];
+    for (Size& size : canvases)
+        size = {1 + choices.byte() % kMostSide, 1 + choices.byte() % kMostSide};
     const Size out_size = {1 + choices.byte() % kMostSide, 1 + choices.byte() % kMostSide};
     const Size image = {1 + choices.byte() % 70, 1 + choices.byte() % 70};  // a guess
     const int count = 1 + choices.byte() % 3, layers = 1 + choices.byte() % 2;
@@ -271,6 +273,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         const int least = picture % layers == 0 && choices.byte() < 250 ? 1 : 0;
         int members = least + choices.byte() % kMostMembers;
         if (bare && fits) members = std::min(members, 1);
+        const Size canvas = canvases[picture % layers];
         for (int i = 0; i < members; ++i) {
             add_member(choices, places, canvas, image);
             if (!bare || !fits) continue;
@@ -331,11 +334,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                    reinterpret_cast<const bool*>(still.get()), nullptr);
     table.offsets = offsets.get();
     if (bare) {
-        canvas = {};
+        canvases[0] = canvases[1] = {};
     } else {
-        table.canvas = {canvas,     windows.get(), corners.get(),
-                        seen.get(), inverse.get(), reinterpret_cast<const bool*>(flips.get()),
-                        {}};
+        table.canvas = {{{canvases[0], {}}, {canvases[1], {}}},
+                        windows.get(),
+                        corners.get(),
+                        seen.get(),
+                        inverse.get(),
+                        reinterpret_cast<const bool*>(flips.get())};
     }
     table.weights = layers == 2 && mixes == 0 ? weights.get() : nullptr;
     table.rectangles = covers ? rectangles.get() : nullptr;
@@ -346,9 +352,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     table.resample.antialias = choices.flag();
     table.resample.padding = static_cast<Padding>(choices.byte() % 4);
     for (uint8_t& value : table.resample.fill) value = static_cast<uint8_t>(choices.byte());
-    table.canvas.warp.bilinear = true;
-    table.canvas.warp.fades = choices.flag();
-    for (float& value : table.canvas.warp.fill) value = static_cast<float>(choices.byte());
+    for (CanvasLayer& layer : table.canvas.layers) {
+        layer.warp.bilinear = true;
+        layer.warp.fades = choices.flag();
+        layer.warp.mixes = choices.flag();
+        for (float& value : layer.warp.fill) value = static_cast<float>(choices.byte());
+    }
     table.out = out.get();
     table.size = out_size;
     input.options.limits.max_pixels = 1 << 12;
@@ -364,7 +373,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     for (const Pixels& part : parts) input.files.push_back({part.data(), part.size()});
 
-    const bool sound = is_sound(places, canvas, out_size, layers);
+    const bool sound = is_sound(places, canvases, out_size, layers);
     bool refused = false;
     try {
         (void)join_job(open_buffers(input.files), table, input.options);
