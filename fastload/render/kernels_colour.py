@@ -136,8 +136,8 @@ def _change_hsv(red, green, blue, of_hue, of_saturation, of_value, to_hue, to_sa
     hue = (whole % 180).to(tl.float32) * (1.0 / 30.0)
     value = _cut(_scaled(most, of_value) + to_value)
     changed = _cut(_scaled(strength, tl.abs(of_saturation)) + to_saturation)
-    coloured = (strength > 0) | (of_saturation < 0.0)
-    chroma = value * (tl.where(coloured, changed, 0.0) * (1.0 / 255.0))
+    of_grey = tl.where(of_saturation < 0.0, changed, 0.0)
+    chroma = value * (tl.where(strength > 0, changed, of_grey) * (1.0 / 255.0))
     return (
         _of_hsv(5.0, hue, value, chroma),
         _of_hsv(3.0, hue, value, chroma),
