@@ -649,9 +649,10 @@ class MixUp(_OfSeveral):
         steps = list(getattr(partner, "transforms", [partner]))
         good = [Letterbox], [Letterbox, CanvasJitter], [Letterbox, CanvasAffine]
         if partner is not None and [type(one) for one in steps] not in good:
+            there = ", ".join(type(one).__name__ for one in steps)
             raise ConfigurationError(
                 "MixUp(partner=...) must be a Letterbox, or a Compose of that and of a "
-                f"CanvasJitter or CanvasAffine; got {', '.join(type(one).__name__ for one in steps)}."
+                f"CanvasJitter or CanvasAffine; got {there}."
             )
 
 
