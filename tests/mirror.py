@@ -90,7 +90,7 @@ TESTS = {
     "pipelines.of_dino pipelines.of_dinov2 pipelines.of_mae pipelines.of_open_clip "
     "pipelines.of_simclr pipelines.of_torchvision",
     "test_pipelines_detection": "pipelines.of_detr pipelines.of_rtdetrv2 "
-    "pipelines.of_torchvision_segmentation pipelines.of_yolo",
+    "pipelines.of_torchvision_segmentation pipelines.of_yolo pipelines.of_yolox",
     "test_pillow_simd": "cli.pillow_simd",
     "test_places": "sources.places",
     "test_prefetcher": "loader.production",
@@ -115,6 +115,7 @@ TESTS = {
     "test_recipe_five_crop": "recipe.five_crop",
     "test_recipe_geometry": "geometry.boxes geometry.plan recipe.attributes recipe.crops",
     "test_recipe_composite": "backends.composites backends.pasted recipe.composite",
+    "test_recipe_partner": "recipe.partner",
     "test_recipe_pillow_augment": "recipe.pillow_augment",
     "test_recipe_lower": "recipe.convert recipe.lower recipe.recipe",
     "test_recipe_mix": "recipe.mix",
