@@ -147,7 +147,7 @@ def test_every_pipeline_has_a_page_with_a_picture() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "--judge, --speed, --pictures"),
+        ([], "--judge, --speed, --processor, --pictures"),
         (["--judge"], "--data"),
         (["--pictures", "x", "--only", "none"], "there are torchvision_classification"),
     ],
