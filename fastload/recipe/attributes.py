@@ -10,8 +10,9 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
+import numpy as np
 import torch
 from PIL import Image
 from torchvision import tv_tensors
@@ -26,6 +27,11 @@ _PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "
 _KEEPS_EXACT = "interpolation" in inspect.signature(functional.resize_mask).parameters
 """Versions of torchvision before it took an interpolation always used "nearest"."""
 _IMAGE_KINDS = (tv_tensors.Image, torch.Tensor, Image.Image)
+
+
+Rounding = Literal["nearest", "up", "down"]
+ROUNDED: dict[Rounding, Any] = {"nearest": np.rint, "up": np.ceil, "down": np.floor}
+"""Of sides to whole pixels; "nearest": half to even."""
 
 
 def read_interpolation(value: Any, image: ImageState) -> Interpolation:

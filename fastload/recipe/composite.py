@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from fastload.geometry.plan import MaskInterpolation
 from fastload.geometry.points import Objects, PointMap
 from fastload.recipe import transforms as own
 from fastload.recipe.attributes import (
+    ROUNDED,
+    Rounding,
     check_settings,
     read_floats,
     read_interpolation,
@@ -35,9 +37,10 @@ from fastload.recipe.attributes import (
     read_pair,
 )
 from fastload.recipe.operation import ImageState, Operation, Size, register
-from fastload.recipe.partner import Partner
-from fastload.recipe.scales import ROUNDED, Rounding
 from fastload.sources.ragged import Ragged
+
+if TYPE_CHECKING:
+    from fastload.recipe.partner import Partner
 
 Step = tuple[int, Operation]
 
@@ -208,6 +211,8 @@ class MixUp(PairOperation):
     def from_transform(cls, transform: Any, image: ImageState) -> MixUp:
         partner = transform.partner
         if partner is not None:
+            from fastload.recipe.partner import Partner
+
             partner = Partner.from_transform(partner, image)
         return cls(transform.p, transform.alpha, transform.weight, partner)
 
@@ -447,8 +452,9 @@ class Composite:
     @property
     def most(self) -> int:
         """Images that a sample can be made of."""
-        second = 1 if self.partner is not None else self._in_a_layer * (self.layers - 1)
-        return self._in_a_layer + second
+        if self.pair is None:
+            return self._in_a_layer
+        return self._in_a_layer + (1 if self.partner is not None else self._in_a_layer)
 
     @property
     def _in_a_layer(self) -> int:

@@ -82,9 +82,6 @@ class Recipe:
         placed = [_place(path, fixed_size) for path in paths]
         if composite.most > 1:
             composite.check_placed(paths[0], *placed[0])
-        partner = None
-        if composite.partner is not None:
-            _, partner = _place(composite.of_partner(paths[0]), composite.partner.canvas)
         unplaced = [
             (path[n][0], _reason_not_placed(path, n))
             for path, (where, _) in zip(paths, placed, strict=True)
@@ -124,7 +121,7 @@ class Recipe:
             several_views=several,
             view_steps=tuple(map(tuple, paths)),
             composite=composite,
-            partner=partner,
+            partner=_of_partner(composite, paths[0]) if composite.pair else None,
         )
 
     def as_opaque(self, reason: str) -> SplitRecipe:
@@ -184,6 +181,13 @@ class Recipe:
         transforms = [origin.transform for origin in self.origins]
         rest = _in_order(transforms[used:]) if transforms[used:] else None
         return _in_order(transforms[:used]), rest, count
+
+
+def _of_partner(composite: Composite, path: list[Step]) -> GeometryPlan | None:
+    """See `SplitRecipe.partner`."""
+    if composite.partner is None:
+        return None
+    return _place(composite.of_partner(path), composite.partner.canvas)[1]
 
 
 def _check_dtypes(path: list[Step]) -> None:

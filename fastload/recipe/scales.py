@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from torchvision.transforms import v2
@@ -15,6 +15,8 @@ from fastload.geometry.boxes import pick
 from fastload.geometry.plan import Composition, MaskInterpolation
 from fastload.recipe import transforms as own
 from fastload.recipe.attributes import (
+    ROUNDED,
+    Rounding,
     check_settings,
     read_antialias,
     read_bounds,
@@ -26,10 +28,6 @@ from fastload.recipe.attributes import (
     read_pair,
 )
 from fastload.recipe.operation import GeometryOperation, ImageState, Size, register
-
-Rounding = Literal["nearest", "up", "down"]
-ROUNDED: dict[Rounding, Any] = {"nearest": np.rint, "up": np.ceil, "down": np.floor}
-"""Of sides to whole pixels; "nearest": half to even."""
 
 
 @dataclass(frozen=True, kw_only=True)
