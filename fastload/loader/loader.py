@@ -660,10 +660,9 @@ class Loader(ShownAsDataLoader):
 
         Raises:
             StateMismatchError: the state is of another data set, seed, global batch size, order or
-                recipe. The message has both sides, and the loader does not change. Whether an
-                adopted DataLoader's own sampler gives the same samples is known when it is read,
-                after the script has seeded its generator or set its epoch: then the first `next`
-                raises it.
+                recipe. The message has both sides, and the loader does not change. Whether a
+                sampler of your own gives the same samples is known when it is read, after the
+                script has seeded its generator or set its epoch: then the first `next` raises it.
         """
         from fastload.compat.torchdata import position_of_torchdata_state
 
@@ -695,7 +694,7 @@ class Loader(ShownAsDataLoader):
             position = order.go_on(state.get("carried"), position, changed=changed)
             self._feed.forget()
         loaded = None if fingerprint is None else LoadedOrder(position, fingerprint, str(sampler))
-        if loaded is not None and (order.ahead or not self.config.adopted):
+        if loaded is not None and order.ahead:
             loaded.check(order, self._feed.order_of)
             loaded = None
         self._progress.loaded = loaded

@@ -44,9 +44,10 @@ class LoadedOrder:
         if order.fingerprint_at(epoch, step, order_of, saving=False) != self.fingerprint:
             raise StateMismatchError(
                 f"state: the sampler {self.sampler} gives another order for epoch {epoch} than it "
-                "gave when the state was taken, so the remaining batches cannot be known. Use a "
-                "sampler whose order follows from set_epoch(), or shuffle=True; for one that looks "
-                "at what the trainer does, save states between two epochs."
+                "gave when the state was taken, so the remaining batches cannot be known. Seed "
+                "the generators that it draws from as they were before that epoch, before iter(); "
+                "or use a sampler whose order follows from set_epoch(), or shuffle=True; for one "
+                "that looks at what the trainer does, save states between two epochs."
             )
 
 
@@ -97,7 +98,8 @@ def read_state(
             f"state: epoch {epoch!r}, step {step!r} is not a place in epochs of "
             f"{counted(steps, 'batch')}."
         )
-    return (epoch, step), fingerprint, theirs.get("sampler"), changed
+    sampler = theirs.get("sampler") or theirs.get("batch_sampler")
+    return (epoch, step), fingerprint, sampler, changed
 
 
 def _same(mine: Any, theirs: Any) -> bool:
