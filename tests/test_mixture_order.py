@@ -16,8 +16,9 @@ import pytest
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, StateMismatchError
 from fastload.sampler import BlockShuffle, EpochOrder, NodePlacement, Shard
+from fastload.sampler.merging import Merge
 from fastload.sampler.mixture import Mixture, MixtureOrder
-from fastload.sampler.weights import Weights, WeightSchedule, apportioned
+from fastload.sampler.weights import Pieces, Weights, WeightSchedule, apportioned
 
 SIZES = (1000, 50, 300, 7)
 WEIGHTS = (3.0, 1.0, 2.5, 0.1)
@@ -98,6 +99,22 @@ def test_each_pass_has_every_sample_once_across_epochs() -> None:
         assert len(set(map(tuple, passes))) == len(passes)  # in an order of its own
         assert size < 50 or passes[0] != sorted(passes[0])
         start += size
+
+
+def test_components_of_equal_size_have_orders_of_their_own() -> None:
+    order = order_of((50, 50), (1, 1), until=100)
+    samples = np.asarray(order.epoch(0))
+    first, second = samples[samples < 50], samples[samples >= 50] - 50
+    assert first.tolist() != second.tolist()
+    assert (components(order, samples)[::2] != components(order, samples)[1::2]).mean() < 0.9
+
+
+def test_items_that_are_due_at_the_same_time() -> None:
+    pieces = Pieces(np.array([0.0, 15.0]), np.full((1, 3), 1 / 3))
+    merge = Merge(np.array([5, 5, 5]), [7, 7, 7], 0, pieces)  # equal seeds
+    component, ordinal = merge.at(np.arange(15))
+    assert component.tolist() == [0, 1, 2] * 5
+    assert np.array_equal(merge.place_of(component, ordinal), np.arange(15))
 
 
 def test_unshuffled_components_come_in_their_own_order() -> None:

@@ -88,6 +88,17 @@ def test_a_sample_that_comes_again_has_other_draws() -> None:
     assert len(set(zip(samples.tolist(), np.asarray(repeats).tolist(), strict=True))) == 1000
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_draws_before_and_after_a_change_are_told_apart(seed: int) -> None:
+    order = order_of(None, 8, 2, seed=seed)
+    first = int(order.epoch(0)[0])
+    order.change(order.sample_weights(only(first, count=8)), (0, 1))
+    whole = order.epoch(0)
+    repeats: Any = order.repeats(whole)
+    pairs = zip(np.asarray(whole).tolist(), np.asarray(repeats).tolist(), strict=True)
+    assert len(set(pairs)) == 8
+
+
 @pytest.mark.parametrize("world", [2, 4])
 def test_ranks_share_the_same_global_batches(world: int) -> None:
     weights = np.arange(100)

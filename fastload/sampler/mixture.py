@@ -146,6 +146,7 @@ class MixtureOrder(EpochOrder):
     """The order of a mixture by weights."""
 
     weighted: ClassVar[bool] = True
+    own_batches: ClassVar[bool] = True
     mixture: Mixture = field(kw_only=True)
     blocks: BlockShuffle | None = None
     """How the samples of a component are shuffled; None: all of them, or not at all."""
@@ -420,7 +421,9 @@ class MixtureOrder(EpochOrder):
         }
         if self.blocks is not None:
             mixture |= {"block": self.blocks.block, "window": self.blocks.window}
-        return super().reproducible() | {"order": "mixture", "mixture": mixture}
+        # One text: torch.distributed.checkpoint loads the keys that a new loader has, and another
+        # mix has other names.
+        return super().reproducible() | {"order": "mixture", "mixture": json.dumps(mixture)}
 
     @property
     def may_differ(self) -> frozenset[str]:

@@ -159,6 +159,7 @@ class WeightedOrder(EpochOrder):
     """The order of a `WeightedShuffle`."""
 
     weighted: ClassVar[bool] = True
+    own_batches: ClassVar[bool] = True
     _changes: list[_Change] = field(default_factory=list, repr=False, compare=False)
     """In the order of their places. Copies of this order have the same list."""
 
