@@ -420,6 +420,7 @@ def test_weights_and_sources_may_change_where_that_is_asked_for(folders: dict[st
     assert sum(int((batch[2] == 0).sum()) for batch in seen) in range(8, 13)
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_states_by_torch_distributed_checkpoint(tmp_path: Path) -> None:
     """Of the same mix, and of one with another source."""
     import torch.distributed.checkpoint as dcp
@@ -432,7 +433,7 @@ def test_states_by_torch_distributed_checkpoint(tmp_path: Path) -> None:
 
     with loader({"x": one, "y": other}) as first:
         iterator = iter(first)
-        seen = [next(iterator)["n"] for _ in range(3)]
+        seen = [next(iterator) for _ in range(3)]
         dcp.save({"loader": first}, checkpoint_id=tmp_path, no_dist=True)
         rest = [batch["n"].tolist() for batch in iterator]
     with loader({"x": one, "y": other}) as same:

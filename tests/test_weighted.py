@@ -89,7 +89,7 @@ def test_a_sample_that_comes_again_has_other_draws() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_draws_before_and_after_a_change_are_told_apart(seed: int) -> None:
+def test_draws_before_and_after_a_change_differ(seed: int) -> None:
     order = order_of(None, 8, 2, seed=seed)
     first = int(order.epoch(0)[0])
     order.change(order.sample_weights(only(first, count=8)), (0, 1))
