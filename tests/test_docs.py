@@ -566,6 +566,15 @@ def test_the_chinese_readme_is_in_step() -> None:
     assert backends.findall(english.read_text()) == backends.findall(chinese.read_text())
 
 
+def test_the_chinese_quick_start_has_the_code_of_the_english_one() -> None:
+    english, chinese = (
+        re.findall(r"```.*?```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+        for page in ("index.md", "index.zh-CN.md")
+    )
+    assert len(english) == 6
+    assert english == chinese
+
+
 def test_the_versions_of_python_are_named() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     named = re.findall(r"Programming Language :: Python :: 3\.(\d+)", text)
