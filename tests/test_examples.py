@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import runpy
 import sys
 import types
@@ -102,13 +103,24 @@ def test_the_line_that_adopts_a_loader(folder: Path, tmp_path: Path) -> None:
     assert "times as fast" in printed
 
 
-def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
-    notebook = json.loads((EXAMPLES / "first_look.ipynb").read_text())
-    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert all(cell["outputs"] == [] for cell in notebook["cells"] if cell["cell_type"] == "code")
+@pytest.mark.parametrize(
+    ("notebook", "printed"),
+    [
+        ("first_look.ipynb", "largest difference of 255: "),
+        ("why_the_gpu_waits.ipynb", r"the trainer waits \d+% of the time"),
+    ],
+)
+def test_a_notebook_runs_from_top_to_bottom(notebook: str, printed: str, tmp_path: Path) -> None:
+    cells = [
+        cell
+        for cell in json.loads((EXAMPLES / notebook).read_text())["cells"]
+        if cell["cell_type"] == "code"
+    ]
     program = tmp_path / "notebook.py"
-    program.write_text("\n\n".join(cells))
-    assert "largest difference of 255: " in run(str(program), directory=tmp_path)
+    program.write_text("\n\n".join("".join(cell["source"]) for cell in cells))
+    kept = "".join("".join(output.get("text", "")) for cell in cells for output in cell["outputs"])
+    assert re.search(printed, kept), "its outputs are kept: run it, and save it"
+    assert re.search(printed, run(str(program), directory=tmp_path))
 
 
 class StandIn:
