@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from fastload.sources import (
 )
 from fastload.sources.columns import EncodedImages
 from tests import images
+from tests.objectserver import ObjectServer
 
 CROP = v2.Compose([v2.RandomResizedCrop(28), v2.RandomHorizontalFlip()])
 SIZES = [(24, 32), (32, 24), (28, 28)]
@@ -538,3 +541,44 @@ def test_pixels_that_are_not_in_one_array_are_of_equal_kind() -> None:
     deep = Source({"image": PixelArray(np.zeros((2, 8, 8, 3), dtype=np.uint16))}, "d", "deep")
     with pytest.raises(SourceError, match="1 channel of uint8.*3 channels of uint16"):
         fastload.mix({"grey": grey, "deep": deep})
+
+
+# -- In a store ------------------------------------------------------------------------------------
+
+
+@pytest.mark.whole
+def test_sources_in_a_store(
+    tmp_path: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sets of shards, and one in a store beside one that is local: the samples of local ones;
+    neighbours are read together."""
+    monkeypatch.setenv("FASTLOAD_TIER_SIZE", "0")
+    local, remote = {}, {}
+    for number, name in enumerate(("x", "y")):
+        path = tmp_path / name / "s-0.tar"
+        path.parent.mkdir()
+        with tarfile.open(path, "w") as archive:
+            for row in range(40):
+                data = images.jpeg(images.photo(96 + row, 160, seed=row + number))
+                for ending, content in {"jpg": data, "cls": str(row).encode()}.items():
+                    info = tarfile.TarInfo(f"{row:04}.{ending}")
+                    info.size = len(content)
+                    archive.addfile(info, io.BytesIO(content))
+        server.objects[f"bucket/{name}/s-0.tar"] = path.read_bytes()
+        local[name], remote[name] = str(path.parent), f"s3://bucket/{name}"
+
+    def loader(sources: Any) -> Any:
+        mixed = fastload.mix(sources, weights={"x": 2, "y": 1}, until=60)
+        order = fastload.BlockShuffle(8, 8)
+        return fastload.create_loader(mixed, 8, order=order, transform=CROP, seed=4)
+
+    with loader(local) as here:
+        expected = [[batch[0] for batch in here] for _ in range(2)]
+    for sources in (remote, {"x": local["x"], "y": remote["y"]}):
+        with loader(sources) as there:
+            server.requests.clear()
+            for epoch in expected:
+                served = [batch[0] for batch in there]
+                assert all(torch.equal(a, b) for a, b in zip(served, epoch, strict=True))
+        reads = sum(method == "GET" for method, _, _ in server.requests)
+        assert 0 < reads < 110  # of 120 samples, and some of the third epoch

@@ -58,11 +58,11 @@ class Source:
     `explain()`."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Further facts for people, by name."""
-    mixture: Mixture | None = None
-    """By which weights its samples come, where it is a mix of several; None: each once."""
     upright: bool = False
     """Whether images are always turned upright by their EXIF orientation, because the library whose
     data set this is does so; the option `exif_orientation` is on then."""
+    mixture: Mixture | None = field(default=None, kw_only=True)
+    """By which weights its samples come, where it is a mix of several; None: each once."""
 
     def __post_init__(self) -> None:
         for name, column in self.columns.items():
