@@ -287,6 +287,20 @@ def test_batches_of_one_source_each(folders: dict[str, str]) -> None:
         fastload.create_loader(mixed, 6, order=fastload.Buckets(sizes=SIZES), transform=CROP)
 
 
+def test_backends_serve_the_same_mix(folders: dict[str, str]) -> None:
+    mixed = mixed_of(folders, until=20)
+
+    def served(**options: Any) -> list[torch.Tensor]:
+        arguments = {"shuffle": True, "transform": CROP, "seed": 3, **options}
+        with fastload.create_loader(mixed, 8, **arguments) as loader:
+            return [batch[0] for batch in loader]
+
+    expected = served()
+    for options in ({"backend": "cache"}, {"backend": "torch", "num_workers": 0}):
+        found = served(**options)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)), options
+
+
 def test_damaged_images_are_replaced_and_counted(tmp_path: Path) -> None:
     for name in ("x", "y"):
         for number in range(6):
@@ -528,6 +542,10 @@ def test_bad_arguments(options: Any, message: str) -> None:
 def test_what_cannot_be_part_of_a_mix() -> None:
     with pytest.raises(ConfigurationError, match="'x' is a mix by weights"):
         fastload.mix({"x": fastload.mix({"y": arrays(3)}, weights=[1])})
+    with pytest.raises(ConfigurationError, match="join: y is a mix with weights"):
+        fastload.join(
+            fastload.mix({"y": arrays(3)}, weights=[1]), {"more": np.zeros(3)}, by="index"
+        )
     with pytest.raises(ConfigurationError, match="there is a column 'origin' already"):
         fastload.mix({"x": arrays(3, origin=np.zeros(3))}, origin=True)
     with pytest.raises(ConfigurationError, match="sampler: the weights of fastload.mix decide"):

@@ -13,7 +13,7 @@ from fastload.arguments import checks_names
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.sources import keys
-from fastload.sources.base import Opened, Source
+from fastload.sources.base import Opened, Source, TransformsBySource
 from fastload.sources.columns import Column
 from fastload.sources.opening import open_source
 from fastload.sources.partner_files import open_partner
@@ -131,6 +131,11 @@ def _check(opened: Opened, partners: Mapping[str, Any], by: str) -> None:
         raise ConfigurationError(
             f"join: the samples of {source.name} are made by Python code ({producer}), which may "
             "give any for an index; join there, or open its files: fastload.open_source(path)."
+        )
+    if source.mixture is not None or isinstance(opened.transform, TransformsBySource):
+        raise ConfigurationError(
+            f"join: {source.name} is a mix with weights or transforms by source. Join to each "
+            "source, and mix those."
         )
     if opened.assumed is not None:
         raise ConfigurationError(
