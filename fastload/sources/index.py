@@ -186,7 +186,7 @@ def source_from_arrays(header: Mapping[str, Any], arrays: Arrays) -> Opened:
         None if classes is None else tuple(classes),
         header["format"],
         _tupled(header["details"]),
-        header["upright"],
+        upright=header["upright"],
     )
     return Opened(source, notes=tuple(header["notes"]))
 
