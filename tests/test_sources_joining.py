@@ -20,7 +20,7 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, SourceError
-from fastload.sources.file_rows import FileRows
+from fastload.sources import EncodedFiles
 from tests.images import jpeg, photo
 from tests.objectserver import ObjectServer
 from tests.test_stores import upload
@@ -430,18 +430,41 @@ def test_in_a_store(root: Path, server: ObjectServer) -> None:
 
 
 def test_rows_are_read_when_they_are_needed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
-    whole = FileRows.arrays
+    read: list[int] = []
+    whole = EncodedFiles.read_many
 
-    def counted(self: FileRows, indices: Any) -> Any:
+    def counted(self: EncodedFiles, indices: Any) -> Any:
         read.extend(indices.tolist())
         return whole(self, indices)
 
-    monkeypatch.setattr(FileRows, "arrays", counted)
+    monkeypatch.setattr(EncodedFiles, "read_many", counted)
     opened = fastload.join(root / "images", {"latent": root / "latents"}, by="name")
     assert read == [0]  # its dtype and shape are those of all
     opened.source.values["latent"].at(np.array([3, 1]))
     assert read == [0, 3, 1]
+
+
+def test_a_file_of_rows_that_changes_is_an_error(root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "t.safetensors"
+    save_file({STEMS[n]: torch.from_numpy(latent(n)) for n in SHUFFLED}, path)
+    opened = fastload.join(root / "images", {"n": path}, by="name")
+    with fastload.create_loader(opened, 5, transform=v2.CenterCrop(8)) as loader:
+        next(iter(loader))
+        save_file({STEMS[n]: torch.from_numpy(latent(n)) for n in reversed(SHUFFLED)}, path)
+        with pytest.raises(FastloadError, match=r"t.safetensors: was written again"):
+            next(iter(loader))
+
+
+def test_npy_files_in_other_forms(tmp_path: Path) -> None:
+    """Of another order in memory, and of another version of the format."""
+    rows = [np.arange(6.0).reshape(2, 3) + n for n in range(4)]
+    (tmp_path / "n").mkdir()
+    for n, row in enumerate(rows):
+        with (tmp_path / "n" / f"{n}.npy").open("wb") as file:
+            order = np.asfortranarray(row) if n == 1 else row
+            np.lib.format.write_array(file, order, version=(3, 0) if n == 2 else (1, 0))
+    opened = fastload.join({"x": np.arange(4)}, {"n": tmp_path / "n"}, by="index")
+    np.testing.assert_array_equal(served(opened, "n"), rows)
 
 
 def test_messages_say_keys_and_files(root: Path) -> None:

@@ -367,8 +367,7 @@ def _collate(
     ConfigurationError: boxes and the like would not belong to their images. `turned`: whether
     images are turned by their EXIF tag."""
     source = context.source
-    said = source.instances or source.moved or source.decoded
-    if not (said or config.collate is not None):
+    if not (source.instances or source.moved or source.decoded or config.collate is not None):
         return None
     from fastload.loader import objects
     from fastload.loader.collate import collate_of

@@ -99,11 +99,13 @@ class Source:
 
     @cached_property
     def archives(self) -> list[str]:
-        """The files on local disk that samples are parts of (tar and zip files, shards), sorted;
-        remote ones are checked by their versions with every read."""
+        """The files on local disk that samples are parts of (tar and zip files, shards), or rows
+        that are read when they are needed, sorted; remote ones are checked by their versions with
+        every read."""
         parts = [
             column.paths
-            for column in self.encoded.values()
+            for one in (self.encoded | self.values).values()
+            for column in (one, getattr(one, "files", None))
             if isinstance(column, EncodedFiles) and column.offsets is not None
             if not column.is_remote
         ]

@@ -17,7 +17,14 @@ from fastload.sources import folders, keys
 from fastload.sources.base import Opened, Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import Column, EncodedFiles
-from fastload.sources.file_rows import BFLOAT16, FileRows, RaggedFileRows, TextFiles
+from fastload.sources.file_rows import (
+    BFLOAT16,
+    FileRows,
+    RaggedFileRows,
+    TextFiles,
+    array_of_npy,
+    read_rows,
+)
 from fastload.sources.image_files import is_image_name
 from fastload.sources.keyed_tables import identity_of, open_keyed_table
 from fastload.sources.kinds import role_of_images, role_of_values
@@ -151,14 +158,15 @@ def _identity_of_files(files: EncodedFiles) -> list[Any]:
 
 def _npy_rows(name: str, partner: Partner, files: EncodedFiles) -> FileRows:
     """Rows that are `.npy` files, as the first one is."""
-    unread = FileRows(files, np.dtype(np.uint8), ())
     try:
-        (first,) = unread.arrays(np.zeros(1, dtype=np.int64))
+        (data,) = read_rows(files, np.zeros(1, dtype=np.int64))
+        first = array_of_npy(files.describe(0), data)
     except DecodeError as error:
         raise SourceError(str(error)) from None
     check_dtype(first.dtype, files.describe(0))
     if not partner.ragged:
-        return FileRows(files, first.dtype, first.shape, role_of_values(name))
+        header = data[: len(data) - first.nbytes] if first.flags.c_contiguous else b""
+        return FileRows(files, first.dtype, first.shape, role_of_values(name), header=header)
     if not first.ndim:
         raise SourceError(f"{files.describe(0)}: is a single number; leave ragged out.")
     role = role_of_values(name, ragged=True)
