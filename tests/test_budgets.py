@@ -7,12 +7,14 @@ import json
 import logging
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from torchvision.transforms import v2
 
 import fastload
 from fastload.errors import ConfigurationError, StateMismatchError
@@ -24,6 +26,7 @@ from fastload.sampler.buckets import Buckets
 from fastload.sampler.budgets import Budget
 from fastload.sampler.packed import Packed
 from fastload.sampler.scales import BatchSize, MultiScale
+from tests import images
 from tests.captions import caption_lengths
 
 RNG = np.random.default_rng(0)
@@ -187,6 +190,8 @@ def test_rows_do_not_depend_on_the_number_of_ranks() -> None:
 
 
 def test_samples_that_do_not_fit(caplog: Any) -> None:
+    huge = order_of(Packed(length=10, long="leave_out"), of=np.array([3, (1 << 32) + 3, 4]))
+    assert sorted(i for one in draws_of(huge) for i in one.indices.tolist()) == [0, 2]
     of = np.array([3, 50, 4, 60, 2])
     with pytest.raises(
         ConfigurationError, match=r"2 samples of 5 .* 1 \(50\), 3 \(60\).*leave_out"
@@ -225,6 +230,8 @@ def test_samples_that_do_not_fit(caplog: Any) -> None:
         (lambda: Packed(), "needs length="),
         (lambda: Packed(length=8, tokens=[]), "name of a column"),
         (lambda: Packed(length=8, pad=0.5), "pad"),
+        (lambda: Packed(length=8, cost="labels"), "leave cost out"),
+        (lambda: Packed(length=8, cost=LENGTHS), "leave cost out"),
         (lambda: Packed(length=8, pad={"labels": 1}), "pad"),
         (lambda: Packed(length=8, long="drop"), "long"),
         (lambda: Packed(MultiScale(sizes=[24]), length=8), "takes a Shuffle"),
@@ -405,6 +412,23 @@ def test_a_budget_and_its_gradient() -> None:
         ]
         whole = torch.cat([part["x"].sum(1) for part in parts]).mean()
         assert torch.allclose(torch.stack(losses).mean(), whole)
+
+
+def test_batches_of_so_many_pixels(tmp_path: Path) -> None:
+    """Of the files, whatever is made of them."""
+    (tmp_path / "class_0").mkdir()
+    sides = [16, 64, 16, 64, 48, 16, 48, 16, 32, 40]
+    for number, side in enumerate(sides):
+        data = images.jpeg(images.photo(side, 32, seed=number))
+        (tmp_path / "class_0" / f"{number}.jpg").write_bytes(data)
+    order, resize = Budget(Shuffle(), total=100 * 32), v2.Resize((16, 16))
+    with fastload.create_loader(tmp_path, order=order, transform=resize) as loader:
+        batches = list(loader.batch_sampler)
+        assert [len(labels) for _, labels in loader] == list(map(len, batches))
+        assert len(batches) == 4  # 360 rows of pixels
+        assert all(sum(sides[index] for index in batch) <= 100 for batch in batches)
+    with pytest.raises(ConfigurationError, match="4 samples of 10 cost more than the 1,280"):
+        fastload.create_loader(tmp_path, order=Budget(total=40 * 32), transform=resize)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ class Budget(CutOrdering):
             drop_last=inner.drop_last,
             seed=inner.seed,
             inner=inner,
-            costs=costs.astype(np.uint32) if costs.max(initial=0) < 1 << 32 else costs,
+            costs=costs,
             most=int(self.total),
             window=int(self.window),
             left_out=left_out,

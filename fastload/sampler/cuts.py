@@ -63,14 +63,16 @@ class CutOrdering(CostedOrdering):
                 f"got {self.long!r}."
             )
 
-    def _fitting(self, order: EpochOrder, most: int) -> tuple[Int64Array, int, int]:
-        """(samples,) costs, at most `most` but for those left out; and how many samples are left
-        out, and cut. Raises ConfigurationError: some cost more, and `long` does not say what
-        becomes of them."""
+    def _fitting(self, order: EpochOrder, most: int) -> tuple[Any, int, int]:
+        """(samples,) costs, at most `most`, of those left out `most` + 1, of 4 bytes each where
+        that is enough; and how many samples are left out, and cut. Raises ConfigurationError: some
+        cost more, and `long` does not say what becomes of them."""
         costs = self._costs(order, whole=True)
         over = np.flatnonzero(costs > most)
+        small = np.minimum(costs, most if self.long == "cut" else most + 1)
+        small = small.astype(np.uint32 if most < (1 << 32) - 1 else np.int64)
         if not len(over):
-            return costs, 0, 0
+            return small, 0, 0
         name, world = type(self).__name__, order.shard
         if self.long == "error":
             some = ", ".join(f"{n} ({costs[n]:,})" for n in over[:_SHOWN].tolist())
@@ -92,8 +94,8 @@ class CutOrdering(CostedOrdering):
                 raise ConfigurationError(
                     f"order: all samples cost more than the {most:,} of {name}; give more."
                 )
-            return costs, len(over), 0
-        return np.minimum(costs, most), 0, len(over)
+            return small, len(over), 0
+        return small, 0, len(over)
 
     @property
     def _longs(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fastload.errors import ConfigurationError, counted
 from fastload.sampler.best_fit import best_fit
+from fastload.sampler.costs import PIXELS
 from fastload.sampler.cuts import CutOrder, CutOrdering
 from fastload.sampler.nested import is_count
 from fastload.sampler.order import EpochOrder, Int64Array
@@ -50,6 +51,11 @@ class Packed(CutOrdering):
                 "order: tokens of Packed must be the name of a column, or several names, got "
                 f"{self.tokens!r}."
             )
+        if not isinstance(self.cost, str) or self.cost not in (PIXELS, names[0]):
+            raise ConfigurationError(
+                f"order: Packed counts the tokens of {names[0]!r}; leave cost out, got "
+                f"{self.cost!r}."
+            )
         object.__setattr__(self, "tokens", names)
         object.__setattr__(self, "cost", names[0])
         super().__post_init__()
@@ -85,7 +91,7 @@ class Packed(CutOrdering):
             drop_last=inner.drop_last,
             seed=inner.seed,
             inner=inner,
-            costs=costs.astype(np.uint32),
+            costs=costs,
             most=int(self.length),
             window=int(self.window),
             left_out=left_out,
