@@ -90,6 +90,7 @@ TESTS = {
     "pipelines.of_dino pipelines.of_dinov2 pipelines.of_mae pipelines.of_open_clip "
     "pipelines.of_simclr pipelines.of_torchvision",
     "test_pipelines_detection": "pipelines.of_detr pipelines.of_rtdetrv2 "
+    "pipelines.of_torchvision_detection "
     "pipelines.of_torchvision_segmentation pipelines.of_yolo pipelines.of_yolox",
     "test_pillow_simd": "cli.pillow_simd",
     "test_places": "sources.places",

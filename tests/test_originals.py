@@ -59,6 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (CROPS, "fastload.pipelines.dinov2(...)"),
         (f"third_party.{CROPS}", "fastload.pipelines.dinov2(...)"),
         ("references.classification.presets.ClassificationPresetEval", "classification_eval("),
+        ("presets.DetectionPresetTrain", "fastload.pipelines.torchvision_detection(...)"),
         ("main_dino.DataAugmentationDINO", "fastload.pipelines.dino(...)"),
         ("yolox.data.data_augment.TrainTransform", "fastload.pipelines.yolox(...)"),
         ("my_dino.DataAugmentationDINO", None),

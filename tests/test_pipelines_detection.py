@@ -237,9 +237,50 @@ def test_yolox_in_its_last_epochs(objects: Source) -> None:
         assert (targets[2] == 0).all()
 
 
+@pytest.mark.parametrize("kind", ["hflip", "lsj", "multiscale", "ssd", "ssdlite"])
+def test_batches_of_torchvisions_detectors(objects: Source, kind: str) -> None:
+    transform = pipelines.torchvision_detection(kind)
+    with fastload.create_loader(
+        objects, 4, transform=transform, collate_fn="torchvision", seed=1
+    ) as loader:
+        ((images, targets),) = loader
+    assert all(image.dtype == torch.float32 and image.min() >= 0 for image in images)
+    assert all(image.max() <= 1 for image in images)
+    sizes = [tuple(image.shape[1:]) for image in images]
+    if kind == "hflip":
+        assert sizes == SIZES
+        assert [len(target["boxes"]) for target in targets] == [2, 1, 0, 3]
+    elif kind == "lsj":
+        assert sizes == [(1024, 1024)] * 4
+    elif kind == "multiscale":
+        # Of 30 by 100 the longer side becomes 1333.
+        assert sizes[3] == (399, 1333)
+        assert {min(size) for size in sizes[:3]} <= {480 + 32 * n for n in range(11)}
+    else:
+        for target, (height, width) in zip(targets, sizes, strict=True):
+            left, top, right, bottom = target["boxes"].T
+            assert (left < right).all()
+            assert (top < bottom).all()
+            assert (right <= width).all()
+            assert (bottom <= height).all()
+
+
+def test_torchvisions_detectors_for_evaluation(objects: Source) -> None:
+    with fastload.create_loader(
+        objects, 1, transform=pipelines.torchvision_detection_eval(), collate_fn="torchvision"
+    ) as loader:
+        found = [images[0] for images, _ in loader]
+    for number, (image, size) in enumerate(zip(found, SIZES, strict=True)):
+        wanted = torch.from_numpy(photo(*size, seed=number)).permute(2, 0, 1) / 255
+        torch.testing.assert_close(image, wanted)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
+        (lambda: pipelines.torchvision_detection("mosaic"), "data_augmentation: must be one of"),
+        (lambda: pipelines.torchvision_detection(hflip_prob=2), "hflip_prob: must be"),
+        (lambda: pipelines.torchvision_detection("ssd", mean=(0.5, 0.5, 0.5)), "mean: must be"),
         (lambda: pipelines.yolox(640), "input_size: must be"),
         (lambda: pipelines.yolox((640,)), r"input_size: must be \(height, width\)"),
         (lambda: pipelines.yolox(mosaic_prob=0.5), "mosaic_prob: must be 1, or 0"),

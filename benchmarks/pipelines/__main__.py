@@ -37,6 +37,7 @@ from benchmarks.pipelines import (
     of_simclr,
     of_timm,
     of_torchvision,
+    of_torchvision_detection,
     of_torchvision_segmentation,
     of_yolo,
     of_yolox,
@@ -63,6 +64,7 @@ FAMILIES = (
     of_torchvision_segmentation,
     of_detr,
     of_rtdetrv2,
+    of_torchvision_detection,
     of_yolo,
     of_yolox,
 )

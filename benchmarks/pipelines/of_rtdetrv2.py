@@ -101,11 +101,11 @@ def numbers(source: Fed, draws: Draws, size: tuple[int, int]) -> Numbers:
         size = tuple(int(side * (1 + 3 * zoom[1])) for side in size)  # type: ignore[assignment]
     yield chosen
     if chosen < 0.8:
-        yield from _crop(source, crops.reshape(60, -1), size)
+        yield from crop_numbers(source, crops.reshape(60, -1), size)
     yield flip
 
 
-def _crop(source: Fed, rounds: Any, size: tuple[int, int]) -> Numbers:
+def crop_numbers(source: Fed, rounds: Any, size: tuple[int, int]) -> Numbers:
     """It has ended where a number is asked for that is none of a trial's two."""
     height, width = size
     for own in rounds:

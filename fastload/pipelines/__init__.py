@@ -24,6 +24,10 @@ from fastload.pipelines.of_torchvision import (
     torchvision_classification_eval,
     torchvision_classification_mixing,
 )
+from fastload.pipelines.of_torchvision_detection import (
+    torchvision_detection,
+    torchvision_detection_eval,
+)
 from fastload.pipelines.of_torchvision_segmentation import (
     torchvision_segmentation,
     torchvision_segmentation_eval,
@@ -47,6 +51,8 @@ __all__ = [
     "torchvision_classification",
     "torchvision_classification_eval",
     "torchvision_classification_mixing",
+    "torchvision_detection",
+    "torchvision_detection_eval",
     "torchvision_segmentation",
     "torchvision_segmentation_eval",
     "yolo",
