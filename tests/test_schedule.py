@@ -22,6 +22,9 @@ class Asked:
     def outdated(self, epoch: int) -> bool:
         return False
 
+    def steps_in(self, epoch: int) -> int:
+        return self.steps
+
     def __init__(self, samples: int = 12) -> None:
         self.samples = samples
         self.epochs: list[int] = []
