@@ -268,6 +268,37 @@ def test_sizes_and_numbers_of_batches_on_top(folders: dict[str, str]) -> None:
         fastload.create_loader(uneven, order=grown, transform=CROP)
 
 
+def test_budgets_packing_and_equal_work_on_top() -> None:
+    rng = np.random.default_rng(0)
+
+    def source(first: int) -> Source:
+        rows = [np.full(n, first + row) for row, n in enumerate(rng.integers(1, 30, 40).tolist())]
+        columns = {
+            "tokens": RaggedArray(Ragged.of(rows)),
+            "number": ValueArray(np.arange(first, first + 40)),
+        }
+        return Source(columns, f"{first}", "rows", layout="dict")
+
+    mixed = fastload.mix({"x": source(0), "y": source(100)}, weights=(1, 3), until=96)
+    orders: list[tuple[Any, int]] = [
+        (fastload.Budget(fastload.Shuffle(), total=64, cost="tokens"), 1),
+        (fastload.Packed(fastload.Shuffle(), length=64), 2),
+        (fastload.Balanced(fastload.Shuffle(), cost="tokens"), 6),
+    ]
+    for order, size in orders:
+        with fastload.create_loader(mixed, size, order=order, seed=1) as loader:
+            epochs = [list(loader) for _ in range(3)]
+            state = loader.state_dict()
+        numbers = [torch.cat([batch["number"] for batch in epoch]).numpy() for epoch in epochs]
+        for epoch in numbers:
+            assert np.bincount(epoch // 100).tolist() == [24, 72], order
+        # 72 of each 40 of "y" in an epoch: all passes through it are whole.
+        assert sorted(np.unique(np.concatenate(numbers), return_counts=True)[1].tolist())[-1] == 6
+        with fastload.create_loader(mixed, size, order=order, seed=1) as again:
+            again.load_state_dict(state)
+            assert again.epoch == 3
+
+
 def test_a_sample_that_comes_again_has_another_crop(folders: dict[str, str]) -> None:
     mixed = fastload.mix({"bb": folders["bb"]}, weights=[1], until=48)
     with fastload.create_loader(mixed, 48, transform=CROP, seed=1) as loader:
