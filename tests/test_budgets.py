@@ -175,6 +175,17 @@ def test_epochs_have_other_batches_and_lengths_that_are_known_before() -> None:
     assert max(len(one) for one in draws_of(small)) == 4 == small.largest_batch
 
 
+@pytest.mark.parametrize("name", CUTS)
+def test_a_batch_comes_at_any_step(name: str) -> None:
+    """Chi-square of 15 degrees of freedom: above 37.7 in one of 1,000 cases."""
+    order, of = order_of(CUTS[name](Shuffle()), of=np.full(16, 128)), 240
+    steps = np.array([[one.indices[0] for one in draws_of(order, epoch)] for epoch in range(of)])
+    assert steps.shape == (of, 16)
+    for step in (0, 7, 15):
+        counts = np.bincount(steps[:, step], minlength=16)
+        assert ((counts - of / 16) ** 2 / (of / 16)).sum() < 37.7
+
+
 def test_rows_do_not_depend_on_the_number_of_ranks() -> None:
     whole = order_of(Packed(Shuffle(), length=128), 8)
     halves = [order_of(Packed(Shuffle(), length=128), 4, shard=Shard(n, 2)) for n in range(2)]

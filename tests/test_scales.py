@@ -124,7 +124,7 @@ def test_each_epoch_is_that_of_a_loader_with_its_batch_size(name: str) -> None:
     inner, _ = INNER[name]
     order = order_of(BatchSize(inner, sizes={0: 4, 2: 8, 3: 6}))
     assert order.batch_size == 8
-    for epoch, size in enumerate((4, 4, 8, 6, 6)):
+    for epoch, size in enumerate((4, 4, 8, 6)):
         alone = EpochOrder(70, size, seed=3)
         if inner is not None:
             alone = inner.knowing(lambda: PICTURES).applied_to(alone)

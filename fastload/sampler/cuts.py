@@ -135,10 +135,11 @@ class CutOrder(EpochOrder):
 
     def epoch(self, epoch: int) -> Int64Array:
         last = self._last.get(epoch)
-        return self._cut(epoch) if last is None else last
+        return self._cut(epoch)[0] if last is None else last
 
-    def _cut(self, epoch: int) -> Int64Array:
-        """The order of an epoch; keeps where its units begin."""
+    def _cut(self, epoch: int) -> tuple[Int64Array, Int64Array]:
+        """The order of an epoch, and where its units begin, which are kept. Two threads may be
+        here."""
         order = np.asarray(self.inner.epoch(epoch))
         if self.left_out:
             order = order[self.costs[order] <= self.most]
@@ -158,21 +159,18 @@ class CutOrder(EpochOrder):
             cut[first : first + len(some)] = some[np.argsort(units, kind="stable")]
             ends.append(first + np.cumsum(np.bincount(units, minlength=count)))
             number += count
-        self._ends[epoch] = np.concatenate(ends)
+        bounds = self._ends[epoch] = np.concatenate(ends)
         for old in list(self._ends)[:-_KEPT]:
             self._ends.pop(old, None)
         for old in list(self._last):
             self._last.pop(old, None)
         self._last[epoch] = cut
-        return cut
+        return cut, bounds
 
     def ends(self, epoch: int) -> Int64Array:
         """(units + 1,): where each unit begins in the order of an epoch."""
         kept = self._ends.get(epoch)
-        if kept is None:
-            self._cut(epoch)
-            kept = self._ends[epoch]
-        return kept
+        return self._cut(epoch)[1] if kept is None else kept
 
     @property
     def samples(self) -> int:
