@@ -279,6 +279,8 @@ def test_twice_in_a_table(root: Path, tmp_path: Path) -> None:
 
 BAD: dict[str, tuple[str, str, str]] = {
     "no JSON": ("t.jsonl", '{"file_name": "a", "n": 1}\n{"file_name"', "line 2 is no JSON"),
+    "deep": ("t.jsonl", '{"n": ' + "[" * 9_999 + "}", "line 1 is no JSON"),
+    "deep, too": ("t.json", "[" * 9_999, "is no JSON"),
     "a list": ("t.jsonl", "[1]", "line 1 is no object"),
     "no value": ("t.jsonl", '{"file_name": "a", "n": 1}\n{"file_name": "b"}', "line 2: has no 'n'"),
     "no key": ("t.jsonl", '{"file_name": "a", "n": 1}\n{"n": 2}', "line 2: has the key None"),

@@ -176,7 +176,10 @@ def test_fields(root: Path) -> None:
 
 
 def test_values_that_do_not_go_together_are_objects(root: Path) -> None:
-    values: list[Any] = [[[1, 2], [3]], [[]], [[4, 5]]]
+    deep: Any = 1
+    for _ in range(60):
+        deep = [deep]
+    values: list[Any] = [[[1, 2], [3]], [[]], deep]
     mixed: list[Any] = [1, "x", [2.5]]
     rows = [{"image": "a.jpg", "v": v, "m": m} for v, m in zip(values, mixed, strict=True)]
     (batch,) = batches(lines(root / "t.jsonl", rows), 3, transform=v2.CenterCrop(8))
@@ -197,6 +200,11 @@ def test_labels(root: Path) -> None:
 
 REFUSED: dict[str, tuple[str, str]] = {
     "cut off": ('{"image": "a.jpg"}\n{"image": ', "line 2 is no JSON"),
+    "deep": ('{"image": "a.jpg"}\n{"image": ' + "[" * 9_999 + "}", "line 2 is no JSON"),
+    "too deep": (
+        '{"image": "a.jpg", "n": ' + '[{"a": ' * 99 + "1" + "}]" * 99 + "}",
+        "line 1: has objects within objects, more than 64 deep",
+    ),
     "a list": ('{"image": "a.jpg"}\n\n["a.jpg"]', "line 3: must be an object"),
     "no path": ('{"image": "a.jpg"}\n{"image": {"bytes": 1}}', r"line 2: 'image' is .*no path"),
     "no image": ('{"image": "a.jpg"}\n{"image": "a.txt"}', r"line 2: 'image' is 'a.txt', no path"),

@@ -39,11 +39,31 @@ JSON = Json()
 register_kind(JSON)
 
 
-def json_column(values: Iterable[Any]) -> RaggedArray:
-    """A column of these values, as `json.loads` gives them."""
-    encoded = [msgspec.json.encode(value) for value in values]
+_DEEPEST = 64
+"""Objects within objects: batches are gone through by functions that call themselves."""
+
+
+def json_column(values: Iterable[Any], describe: Callable[[int], str]) -> RaggedArray:
+    """A column of these values, as `json.loads` gives them. Raises SourceError: one is nested more
+    than 64 deep; `describe` names the row."""
+    encoded = []
+    for row, value in enumerate(values):
+        text = msgspec.json.encode(value)
+        if text.count(b"[") + text.count(b"{") > _DEEPEST and _is_deeper(value, _DEEPEST):
+            raise SourceError(
+                f"{describe(row)}: has objects within objects, more than {_DEEPEST} deep; write "
+                "them flatter, or leave the column out."
+            )
+        encoded.append(text)
     data = np.frombuffer(b"".join(encoded), dtype=np.uint8)
     return RaggedArray(Ragged(data, offsets_of([len(each) for each in encoded])), role=JSON.name)
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return depth == 0 or any(_is_deeper(one, depth - 1) for one in inner)
 
 
 def column_of_values(

@@ -102,7 +102,7 @@ class Table:
                 return ValueArray(numbers, role=role_of_values(name))
             return text_column(values, self.describe)
         column = column_of_values(name, values, self.path, self.describe)
-        return json_column(values) if column is None else column
+        return json_column(values, self.describe) if column is None else column
 
     def _of_arrow(self, title: str, name: str) -> ValueArray | RaggedArray | None:
         """Texts and lists of numbers, without making objects of them; None: other values."""
@@ -198,7 +198,7 @@ def _json(path: str) -> Table:
         raise SourceError(f"{path}: has more than {_LARGEST:,} bytes; write it as JSON lines.")
     try:
         content = msgspec.json.decode(stores.read(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SourceError(f"{path}: is no JSON ({error}); correct it.") from None
     if isinstance(content, list):
         wrong = next((n for n, one in enumerate(content) if not isinstance(one, Mapping)), None)
@@ -220,7 +220,7 @@ def _json(path: str) -> Table:
 def _record(line: str, where: str) -> Mapping[str, Any]:
     try:
         record = msgspec.json.decode(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SourceError(f"{where} is no JSON ({error}); correct it.") from None
     if not isinstance(record, Mapping):
         raise SourceError(f"{where} is no object; write one with a key and a value.")

@@ -58,7 +58,7 @@ def tensors_in(path: str) -> tuple[dict[str, Tensor], int]:
         header = json.loads(stores.read(path, 8, length))
         header.pop("__metadata__", None)
         tensors = {key: _tensor_of(path, key, one) for key, one in header.items()}
-    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         if isinstance(error, SourceError):
             raise
         raise SourceError(f"{path}: cannot be read as safetensors ({error}).") from error

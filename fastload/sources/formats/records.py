@@ -58,6 +58,8 @@ _MORE = ("_image", "_images", "_file_name")
 _LOOKED_AT = 1 << 16
 _LARGEST = 1 << 30
 """Bytes of a JSON list, which is read as one."""
+_DEEPEST = 4
+"""Lists within lists that become rows of arrays: polygons of objects have three."""
 _ENDINGS = (".jsonl", ".ndjson", ".json")
 _FIELD = re.compile(rb'"(%s)"\s*:\s*[\["]' % "|".join(_NAMES).encode())
 
@@ -178,7 +180,7 @@ def _lines(path: str) -> list[_Record]:
                 continue
             try:
                 records.append(_Record(f"{path}: line {number}", decode(line)))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise SourceError(
                     f"{path}: line {number} is no JSON ({error}); correct it."
                 ) from None
@@ -189,7 +191,7 @@ def _listed(path: str) -> list[_Record]:
     data = contents([path], _LARGEST)[0] or b""
     try:
         every = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SourceError(f"{path}: is no JSON ({error}); correct it.") from None
     if not isinstance(every, list):
         raise SourceError(f"{path}: is no list of objects; write one, or JSON lines.")
@@ -339,7 +341,7 @@ def _column(
     missing = [row for row, value in enumerate(values) if value is None]
     if missing:
         if options.fields is not None:
-            return json_column(values), ""
+            return json_column(values, describe), ""
         first = records[missing[0]].where
         return None, (
             f"left out: {title!r}, which {counted(len(missing), 'record')} of {len(values):,} "
@@ -351,7 +353,7 @@ def _column(
         column = column_of_values(title, values, path, describe)
         if column is not None:
             return column, ""
-    return json_column(values), ""
+    return json_column(values, describe), ""
 
 
 def _labels(
@@ -370,10 +372,12 @@ def _labels(
     return class_labels(given, classes=len(classes), name=path, describe=describe)
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether it is a text, a number, or a list of numbers, or of lists of them."""
+def _is_plain(value: Any, depth: int = 0) -> bool:
+    """Whether it is a text, a number, or a list of numbers, or of lists of them, up to
+    `_DEEPEST`."""
     if isinstance(value, list):
-        return all(not isinstance(one, str) and _is_plain(one) for one in value)
+        inner = (not isinstance(one, str) and _is_plain(one, depth + 1) for one in value)
+        return depth < _DEEPEST and all(inner)
     return isinstance(value, str | int | float)
 
 
