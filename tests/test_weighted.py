@@ -153,6 +153,17 @@ def test_weights_from_a_later_step_and_from_the_next_epoch_on() -> None:
         assert {n for batch in numbers(loader) for n in batch} == {3}
 
 
+def test_weights_hold_for_the_epoch_under_way_and_for_the_one_that_is_chosen() -> None:
+    for chosen in (0, 5):
+        with loader_of() as loader:
+            iterator = iter(loader)
+            next(iterator)
+            loader.set_epoch(chosen)
+            loader.set_weights(only(1))
+            assert set(next(iterator)["number"].tolist()) == {1}
+            assert {n for batch in numbers(loader) for n in batch} == {1}
+
+
 def test_weights_that_are_set_replace_those_of_later_steps() -> None:
     with loader_of() as loader:
         iterator = iter(loader)

@@ -581,7 +581,10 @@ class Loader(ShownAsDataLoader):
         from fastload.loader.agreement import agreed
 
         self._settle()
-        order, (epoch, step) = self._parts.order, self._cursor.position
+        order, cursor = self._parts.order, self._cursor
+        epoch, step = cursor.position
+        if cursor.taken:  # the epoch under way may go on, whatever is chosen for the next `iter()`
+            epoch, step = min((epoch, step), (cursor.epoch, cursor.step))
         with agreed(order.shard, group, "set_weights") as said:
             if step >= order.steps_in(epoch):
                 epoch, step = epoch + 1, 0
