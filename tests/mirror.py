@@ -69,7 +69,7 @@ TESTS = {
     "test_machine": "machine",
     "test_masks": "backends.masks sources.masks",
     "test_mix": "recipe.by_source sources.concatenated sources.mixture",
-    "test_mixture_order": "sampler.merging sampler.mixture sampler.weights",
+    "test_mixture_order": "sampler.merging sampler.mixture sampler.passes sampler.weights",
     "test_mosaics_in_the_core": "backends.pixels_composite native.composites",
     "test_measure": "tools.measure.clock tools.measure.rounds tools.measure.statistics",
     "test_measure_page": "tools.bench.decode_report tools.measure.charts tools.measure.page "
