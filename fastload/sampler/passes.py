@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -12,9 +12,6 @@ from fastload.draws import Draws, Stream
 from fastload.sampler.bijection import ROUNDS, Bijection, ComputedOrder
 from fastload.sampler.merging import STRETCH, Merge, by_stretch
 from fastload.sampler.order import Int64Array
-
-if TYPE_CHECKING:
-    from fastload.sampler.mixture import MixtureOrder
 
 # Stretches of an epoch that are kept.
 _KEPT = 4
@@ -43,16 +40,17 @@ class MixtureEpoch(ComputedOrder):
     """The order of one epoch."""
 
     length: int
-    order: MixtureOrder
+    order: Any
+    """A `MixtureOrder`, of the file that imports this one."""
     number: int
 
     @cached_property
     def merge(self) -> Merge:
-        return self.order.merge(self.number)
+        return cast("Merge", self.order.merge(self.number))
 
     @cached_property
     def taken(self) -> Int64Array:
-        return self.order.taken_before(self.number)
+        return cast("Int64Array", self.order.taken_before(self.number))
 
     def parts(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         """(cell, how many samples of it come before in this epoch)."""
