@@ -26,7 +26,14 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", fastload.pipelines.__all__)
+PIPELINES = [
+    name
+    for name in fastload.pipelines.__all__
+    if inspect.signature(getattr(fastload.pipelines, name)).parameters
+]
+
+
+@pytest.mark.parametrize("name", PIPELINES)
 def test_an_argument_that_a_pipeline_does_not_have_is_refused(name: str) -> None:
     function: Any = getattr(fastload.pipelines, name)
     last = [*inspect.signature(function).parameters][-1]
@@ -35,6 +42,14 @@ def test_an_argument_that_a_pipeline_does_not_have_is_refused(name: str) -> None
         function(**{f"{last}s": 1})
     with pytest.raises(TypeError, match=f"'of_another_version'. There are .*{last}"):
         function(of_another_version=1)
+
+
+def test_pipelines_without_arguments_take_none() -> None:
+    without = {*fastload.pipelines.__all__} - {*PIPELINES}
+    assert without == {"torchvision_detection_eval"}
+    for name in without:
+        with pytest.raises(TypeError, match=f"{name}.*'size'"):
+            getattr(fastload.pipelines, name)(size=1)
 
 
 def test_all_public_functions_are_tried() -> None:

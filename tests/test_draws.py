@@ -172,6 +172,9 @@ def test_the_numbers_of_streams_are_those_of_earlier_versions() -> None:
         "PLACEMENT": 65525,
         "BLOCKS": 65524,
         "BUCKETS": 65523,
+        "MIXTURE": 65522,
+        "MIXTURE_ORDER": 65521,
+        "WEIGHTED": 65520,
         "SCALES": 65519,
         "BUDGETS": 65518,
     }
