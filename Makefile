@@ -66,7 +66,7 @@ doctor: $(INSTALLED) ## what this machine has, and what to change
 
 CPP_FILES := $(shell find fastload tests benchmarks -name '*.cpp' -o -name '*.hpp' -o -name '*.cuh')
 
-lint: style ## ruff, clang-format, mypy --strict, and words that are not ours
+lint: style ## ruff, clang-format, spelling, mypy --strict, and words that are not ours
 	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 
 style: $(INSTALLED)
@@ -74,6 +74,7 @@ style: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
 	$(BIN)/python scripts/plain_words.py
+	$(BIN)/codespell $$(git ls-files 2>/dev/null || echo fastload docs tests)
 
 # Tests start Python a hundred times. Where a shell forbids to keep byte code, each would compile fastload again: 15 s of
 # processor time for the tests alone.
