@@ -170,6 +170,47 @@ def test_a_view_of_simclr_may_be_blurred_as_the_paper_has_it() -> None:
     assert described(view)[4].endswith("p=0.5)")
 
 
+def test_views_of_byol() -> None:
+    """Both are cut alike; the first is always blurred, the second seldom, and then solarized."""
+    first, second = map(described, pipelines.byol(96, min_scale=0.2).transforms)
+    crop = [cropped(96, ", scale=(0.2, 1.0)", "bilinear"), *VIEW]
+    solarized = ["RandomSolarize(threshold=128.0, p=0.2)", *TO_FLOATS]
+    assert first == [*crop, f"RandomApply([{blur(13)}], p=1.0)", *TO_FLOATS]
+    assert second == [*crop, f"RandomApply([{blur(13)}], p=0.1)", *solarized]
+    weaker, _ = map(described, pipelines.byol(32, 0.5, interpolation="bicubic").transforms)
+    assert weaker[0] == cropped(32, "")
+    assert weaker[2] == (
+        "RandomApply([ColorJitter(brightness=(0.8, 1.2), contrast=(0.8, 1.2), "
+        "saturation=(0.9, 1.1), hue=(-0.05, 0.05))], p=0.8)"
+    )
+
+
+def test_crops_of_swav() -> None:
+    """So many of each size, the shares of their area pair by pair."""
+    views = pipelines.swav(
+        (64, 32, 16), (2, 1, 3), (0.3, 0.1, 0.05), (1.0, 0.3, 0.1), cj_strength=0.5
+    )
+    shown = list(map(described, views.transforms))
+    crops = [
+        *[cropped(64, ", scale=(0.3, 1.0)", "bilinear")] * 2,
+        cropped(32, ", scale=(0.1, 0.3)", "bilinear"),
+        *[cropped(16, ", scale=(0.05, 0.1)", "bilinear")] * 3,
+    ]
+    assert [view[0] for view in shown] == crops
+    jitter = (
+        "RandomApply([ColorJitter(brightness=(0.6, 1.4), contrast=(0.6, 1.4), "
+        "saturation=(0.6, 1.4), hue=(-0.1, 0.1))], p=0.8)"
+    )
+    rest = [VIEW[0], jitter, VIEW[2], f"RandomApply([{blur(13)}], p=0.5)", *TO_FLOATS]
+    assert [view[1:] for view in shown] == [rest] * 6
+    shown = list(map(described, pipelines.swav().transforms))
+    assert "hue=(-0.2, 0.2)" in shown[0][2]
+    assert [view[0] for view in shown] == [
+        *[cropped(224, ", scale=(0.14, 1.0)", "bilinear")] * 2,
+        *[cropped(96, ", scale=(0.05, 0.14)", "bilinear")] * 6,
+    ]
+
+
 def test_mae() -> None:
     made = described(pipelines.mae(96))
     assert made == [cropped(96, ", scale=(0.2, 1.0)"), "RandomHorizontalFlip(p=0.5)", *TO_FLOATS]
@@ -193,7 +234,7 @@ def test_three_augment_of_deit3() -> None:
     assert simple[2:4] == [flip, one_of_three]
 
 
-@pytest.mark.parametrize("name", ["deit3", "dino", "dinov2", "simclr"])
+@pytest.mark.parametrize("name", ["byol", "deit3", "dino", "dinov2", "simclr", "swav"])
 def test_all_colour_is_done_by_the_native_core(name: str) -> None:
     (*ops, last) = Recipe.from_transform(getattr(pipelines, name)()).ops
     every = [*ops, *getattr(last, "inner", ())]
@@ -224,6 +265,8 @@ def test_images_of_open_clip() -> None:
         (pipelines.deit3(32, src=True), [32]),
         (pipelines.mae(32), [32]),
         (pipelines.simclr(32), [32, 32]),
+        (pipelines.byol(32), [32, 32]),
+        (pipelines.swav((32, 16), (1, 2)), [32, 16, 16]),
         (pipelines.open_clip(32), [32]),
     ],
 )
@@ -268,6 +311,17 @@ def test_batches_without_worker_processes(
         (lambda: pipelines.simclr(n_views=0), "n_views: must be"),
         (lambda: pipelines.simclr(s=3), "s: must be 0 to 2.5"),
         (lambda: pipelines.simclr(blurred=1.5), "blurred: must be a probability from 0 to 1"),
+        (lambda: pipelines.byol(0), "input_size: must be an int of at least 1"),
+        (lambda: pipelines.byol(cj_strength=5.5), "cj_strength: must be 0 to 5"),
+        (lambda: pipelines.byol(min_scale=0.0), "min_scale: must be"),
+        (lambda: pipelines.byol(interpolation="cubic"), "'bicubic'"),
+        (lambda: pipelines.swav(crop_sizes=(224, 0)), "crop_sizes: must be an int"),
+        (lambda: pipelines.swav(crop_sizes=224), "crop_sizes: must be one size or several"),
+        (lambda: pipelines.swav(crop_counts=(2, 6, 1)), "crop_counts: must be one for each of"),
+        (lambda: pipelines.swav(crop_min_scales=0.1), "crop_min_scales: must be one for each of"),
+        (lambda: pipelines.swav(crop_max_scales=(1.0, 0.01)), "0 < low <= high <= 1"),
+        (lambda: pipelines.swav(cj_strength=3), "cj_strength: must be 0 to 2.5"),
+        (lambda: pipelines.swav(gaussian_blur=-1), "gaussian_blur: must be a probability"),
         (lambda: pipelines.mae(0), "input_size: must be an int of at least 1"),
         (lambda: pipelines.deit3(4, src=True), "input_size: must be an int of at least 5"),
         (lambda: pipelines.deit3(color_jitter=-0.1), "color_jitter: must be None or at least 0"),

@@ -5,7 +5,8 @@
     python -m benchmarks.pipelines ORIGINALS --only dinov2 --pictures docs/pipelines
 
 ORIGINALS has a clone of each repository, called as there: `vision`, `dinov2` and so on; the files
-that begin with `of_` say which. Their own files are run.
+that begin with `of_` say which. Their own files are run; timm, lightly, open_clip_torch and
+ultralytics are packages.
 
 `--judge`: lowered from the original's transforms and from ours, the operations are equal; numbers
 of 20,000 samples of each side are distributed alike (two-sample Kolmogorov-Smirnov tests), or,
@@ -31,6 +32,7 @@ from benchmarks.pipelines import (
     of_detr,
     of_dino,
     of_dinov2,
+    of_lightly,
     of_mae,
     of_open_clip,
     of_rtdetrv2,
@@ -61,6 +63,7 @@ FAMILIES = (
     of_simclr,
     of_dino,
     of_dinov2,
+    of_lightly,
     of_torchvision_segmentation,
     of_detr,
     of_rtdetrv2,

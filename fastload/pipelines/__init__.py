@@ -10,6 +10,7 @@ defaults of the original. docs/pipelines.md shows both side by side, and says wh
 from __future__ import annotations
 
 from fastload.arguments import checks_names
+from fastload.pipelines.of_byol import byol
 from fastload.pipelines.of_deit import deit3
 from fastload.pipelines.of_detr import detr, detr_eval
 from fastload.pipelines.of_dino import dino
@@ -18,6 +19,7 @@ from fastload.pipelines.of_mae import mae
 from fastload.pipelines.of_open_clip import open_clip
 from fastload.pipelines.of_rtdetrv2 import rtdetrv2, rtdetrv2_batches, rtdetrv2_eval
 from fastload.pipelines.of_simclr import simclr
+from fastload.pipelines.of_swav import swav
 from fastload.pipelines.of_timm import timm
 from fastload.pipelines.of_torchvision import (
     torchvision_classification,
@@ -36,6 +38,7 @@ from fastload.pipelines.of_yolo import yolo
 from fastload.pipelines.of_yolox import yolox, yolox_batches
 
 __all__ = [
+    "byol",
     "deit3",
     "detr",
     "detr_eval",
@@ -47,6 +50,7 @@ __all__ = [
     "rtdetrv2_batches",
     "rtdetrv2_eval",
     "simclr",
+    "swav",
     "timm",
     "torchvision_classification",
     "torchvision_classification_eval",

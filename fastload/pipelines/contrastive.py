@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from torchvision.transforms import InterpolationMode, v2
 
-from fastload.pipelines.normalised import to_floats
+from fastload.arguments import require
+from fastload.pipelines.normalised import are_numbers, to_floats
 
 Range = tuple[float, float]
+Jitter = tuple[float, float, float, float]
+KERNEL_OF_PILLOW = 13
+"""3 deviations on each side: Pillow's blur, which some originals have, has no kernel that is
+cut."""
+
+
+def jittered(name: str, strength: float, jitter: Jitter) -> Jitter:
+    """The changes of brightness, contrast, saturation and hue, times a strength. Raises
+    ConfigurationError: it is below 0, or the hue would turn by more than a half."""
+    most = 0.5 / jitter[3]
+    good = are_numbers((strength,), 1) and 0 <= strength <= most
+    require(name, good, f"0 to {most:g}", strength)
+    brightness, contrast, saturation, hue = (strength * one for one in jitter)
+    return brightness, contrast, saturation, hue
 
 
 def view(
     size: int,
     scale: Range,
     *,
-    jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.2, 0.1),
+    jitter: Jitter = (0.4, 0.4, 0.2, 0.1),
     blurred: float,
     kernel_size: int,
     solarized: float = 0.0,

@@ -23,14 +23,14 @@ def to_floats(mean: Floats = MEAN, std: Floats = STD) -> tuple[v2.Transform, ...
     """The last steps: a float32 (3, H, W) tensor, normalised. Raises ConfigurationError: one of
     them is not three numbers, or a deviation is not above 0."""
     for name, floats in (("mean", mean), ("std", std)):
-        good = _are_numbers(floats, 3) and (name == "mean" or min(floats) > 0)
+        good = are_numbers(floats, 3) and (name == "mean" or min(floats) > 0)
         require(name, good, f"three numbers{' above 0' if name == 'std' else ''}", floats)
     return v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)
 
 
 def checked_scale(name: str, scale: tuple[float, float]) -> tuple[float, float]:
     """The bounds of a share of an area. Raises ConfigurationError: they are none."""
-    good = _are_numbers(scale, 2) and 0 < scale[0] <= scale[1] <= 1
+    good = are_numbers(scale, 2) and 0 < scale[0] <= scale[1] <= 1
     require(name, good, "(low, high) with 0 < low <= high <= 1", scale)
     return float(scale[0]), float(scale[1])
 
@@ -44,7 +44,7 @@ def checked_sizes(name: str, sizes: Sequence[int]) -> tuple[int, ...]:
 
 def checked_probability(name: str, p: float) -> float:
     """Raises ConfigurationError: it is not from 0 to 1."""
-    require(name, _are_numbers((p,), 1) and 0 <= p <= 1, "a probability from 0 to 1", p)
+    require(name, are_numbers((p,), 1) and 0 <= p <= 1, "a probability from 0 to 1", p)
     return p
 
 
@@ -56,6 +56,7 @@ def checked_filter(mode: InterpolationMode) -> InterpolationMode:
     return by_value[value]
 
 
-def _are_numbers(values: Any, count: int) -> bool:
+def are_numbers(values: Any, count: int) -> bool:
+    """Whether they are a sequence of so many finite numbers."""
     numbers = isinstance(values, Sequence) and len(values) == count
     return numbers and all(isinstance(one, Real) and math.isfinite(one) for one in values)

@@ -8,7 +8,7 @@ transformers".
 from __future__ import annotations
 
 from fastload.arguments import integer
-from fastload.pipelines.contrastive import view
+from fastload.pipelines.contrastive import KERNEL_OF_PILLOW, view
 from fastload.pipelines.normalised import checked_scale
 from fastload.recipe.views import Views
 
@@ -19,8 +19,6 @@ ORIGINALS = {
 
 _LARGE, _SMALL = 224, 96
 """Which the original does not leave open."""
-_KERNEL = 13
-"""3 deviations on each side: Pillow's blur, which the original has, has no kernel that is cut."""
 
 
 def dino(
@@ -42,7 +40,7 @@ def dino(
     small = checked_scale("local_crops_scale", local_crops_scale)
     count = integer("local_crops_number", local_crops_number, 0)
     return Views(
-        view(_LARGE, large, blurred=1.0, kernel_size=_KERNEL),
-        view(_LARGE, large, blurred=0.1, kernel_size=_KERNEL, solarized=0.2),
-        *[view(_SMALL, small, blurred=0.5, kernel_size=_KERNEL)] * count,
+        view(_LARGE, large, blurred=1.0, kernel_size=KERNEL_OF_PILLOW),
+        view(_LARGE, large, blurred=0.1, kernel_size=KERNEL_OF_PILLOW, solarized=0.2),
+        *[view(_SMALL, small, blurred=0.5, kernel_size=KERNEL_OF_PILLOW)] * count,
     )
