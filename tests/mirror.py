@@ -87,8 +87,9 @@ TESTS = {
     "test_parallel": "compat.parallel sampler.mesh",
     "test_photographs": "tools.measure.photographs",
     "test_pipelines": "pipelines.contrastive pipelines.normalised pipelines.of_byol "
-    "pipelines.of_deit pipelines.of_dino pipelines.of_dinov2 pipelines.of_mae "
-    "pipelines.of_open_clip pipelines.of_simclr pipelines.of_swav pipelines.of_torchvision",
+    "pipelines.of_deit pipelines.of_dino pipelines.of_dinov2 pipelines.of_ibot pipelines.of_mae "
+    "pipelines.of_moco_v3 pipelines.of_open_clip pipelines.of_simclr pipelines.of_swav "
+    "pipelines.of_torchvision",
     "test_pipelines_detection": "pipelines.of_detr pipelines.of_rtdetrv2 "
     "pipelines.of_torchvision_detection "
     "pipelines.of_torchvision_segmentation pipelines.of_yolo pipelines.of_yolox",

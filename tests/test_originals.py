@@ -62,6 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("presets.DetectionPresetTrain", "fastload.pipelines.torchvision_detection(...)"),
         ("main_dino.DataAugmentationDINO", "fastload.pipelines.dino(...)"),
         ("yolox.data.data_augment.TrainTransform", "fastload.pipelines.yolox(...)"),
+        ("main_ibot.DataAugmentationiBOT", "fastload.pipelines.ibot(...)"),
         ("lightly.transforms.byol_transform.BYOLTransform", "fastload.pipelines.byol(...)"),
         ("lightly.transforms.swav_transform.SwaVTransform", "fastload.pipelines.swav(...)"),
         ("my_dino.DataAugmentationDINO", None),

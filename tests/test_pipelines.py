@@ -144,6 +144,20 @@ def test_crops_of_dino() -> None:
     assert len(small) == 2
 
 
+def test_crops_of_ibot() -> None:
+    """One that is always blurred, others of its size as DINO's second, and small ones."""
+    views = pipelines.ibot((0.25, 1.0), (0.05, 0.25), 3, 2)
+    first, second, third, *small = map(described, views.transforms)
+    large = [cropped(224, ", scale=(0.25, 1.0)"), *VIEW]
+    solarized = ["RandomSolarize(threshold=128.0, p=0.2)", *TO_FLOATS]
+    assert first == [*large, f"RandomApply([{blur(13)}], p=1.0)", *TO_FLOATS]
+    assert second == third == [*large, f"RandomApply([{blur(13)}], p=0.1)", *solarized]
+    crop = [cropped(96, ", scale=(0.05, 0.25)"), *VIEW]
+    assert small == [[*crop, f"RandomApply([{blur(13)}], p=0.5)", *TO_FLOATS]] * 2
+    plain = [described(view)[0] for view in pipelines.ibot().transforms]
+    assert plain == [cropped(224, ", scale=(0.14, 1.0)")] * 2
+
+
 @pytest.mark.parametrize(("size", "kernel"), [(224, 23), (96, 9), (32, 3), (4, 1)])
 def test_views_of_simclr(size: int, kernel: int) -> None:
     """The kernel as the original makes it odd: int(0.1 * size) // 2 * 2 + 1."""
@@ -183,6 +197,15 @@ def test_views_of_byol() -> None:
         "RandomApply([ColorJitter(brightness=(0.8, 1.2), contrast=(0.8, 1.2), "
         "saturation=(0.9, 1.1), hue=(-0.05, 0.05))], p=0.8)"
     )
+
+
+def test_views_of_moco_v3() -> None:
+    first, second = map(described, pipelines.moco_v3(0.2, size=96).transforms)
+    crop = [cropped(96, ", scale=(0.2, 1.0)", "bilinear"), *VIEW]
+    solarized = ["RandomSolarize(threshold=128.0, p=0.2)", *TO_FLOATS]
+    assert first == [*crop, f"RandomApply([{blur(13)}], p=1.0)", *TO_FLOATS]
+    assert second == [*crop, f"RandomApply([{blur(13)}], p=0.1)", *solarized]
+    assert described(pipelines.moco_v3().transforms[0])[0] == cropped(224, "", "bilinear")
 
 
 def test_crops_of_swav() -> None:
@@ -234,7 +257,9 @@ def test_three_augment_of_deit3() -> None:
     assert simple[2:4] == [flip, one_of_three]
 
 
-@pytest.mark.parametrize("name", ["byol", "deit3", "dino", "dinov2", "simclr", "swav"])
+@pytest.mark.parametrize(
+    "name", ["byol", "deit3", "dino", "dinov2", "ibot", "moco_v3", "simclr", "swav"]
+)
 def test_all_colour_is_done_by_the_native_core(name: str) -> None:
     (*ops, last) = Recipe.from_transform(getattr(pipelines, name)()).ops
     every = [*ops, *getattr(last, "inner", ())]
@@ -315,6 +340,12 @@ def test_batches_without_worker_processes(
         (lambda: pipelines.byol(cj_strength=5.5), "cj_strength: must be 0 to 5"),
         (lambda: pipelines.byol(min_scale=0.0), "min_scale: must be"),
         (lambda: pipelines.byol(interpolation="cubic"), "'bicubic'"),
+        (lambda: pipelines.ibot(global_crops_number=0), "global_crops_number: must be an int of"),
+        (lambda: pipelines.ibot(local_crops_number=-1), "local_crops_number: must be an int of"),
+        (lambda: pipelines.ibot(global_crops_scale=(0.5, 0.2)), "global_crops_scale"),
+        (lambda: pipelines.ibot(local_crops_scale=(0.0, 0.2)), "local_crops_scale"),
+        (lambda: pipelines.moco_v3(crop_min=1.5), "crop_min: must be"),
+        (lambda: pipelines.moco_v3(size=0), "size: must be an int of at least 1"),
         (lambda: pipelines.swav(crop_sizes=(224, 0)), "crop_sizes: must be an int"),
         (lambda: pipelines.swav(crop_sizes=224), "crop_sizes: must be one size or several"),
         (lambda: pipelines.swav(crop_counts=(2, 6, 1)), "crop_counts: must be one for each of"),

@@ -15,7 +15,9 @@ from fastload.pipelines.of_deit import deit3
 from fastload.pipelines.of_detr import detr, detr_eval
 from fastload.pipelines.of_dino import dino
 from fastload.pipelines.of_dinov2 import dinov2
+from fastload.pipelines.of_ibot import ibot
 from fastload.pipelines.of_mae import mae
+from fastload.pipelines.of_moco_v3 import moco_v3
 from fastload.pipelines.of_open_clip import open_clip
 from fastload.pipelines.of_rtdetrv2 import rtdetrv2, rtdetrv2_batches, rtdetrv2_eval
 from fastload.pipelines.of_simclr import simclr
@@ -44,7 +46,9 @@ __all__ = [
     "detr_eval",
     "dino",
     "dinov2",
+    "ibot",
     "mae",
+    "moco_v3",
     "open_clip",
     "rtdetrv2",
     "rtdetrv2_batches",

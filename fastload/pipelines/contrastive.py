@@ -6,6 +6,7 @@ from torchvision.transforms import InterpolationMode, v2
 
 from fastload.arguments import require
 from fastload.pipelines.normalised import are_numbers, to_floats
+from fastload.recipe.views import Views
 
 Range = tuple[float, float]
 Jitter = tuple[float, float, float, float]
@@ -56,3 +57,23 @@ def view(
             *(to_floats() if last is None else last),
         ]
     )
+
+
+def two_unlike_views(
+    size: int, scale: Range, jitter: Jitter, interpolation: InterpolationMode
+) -> Views:
+    """BYOL's: the first is always blurred; the second of 1 of 10 images, and solarized of 1 of 5.
+    The blur is as Pillow's."""
+    first, second = (
+        view(
+            size,
+            scale,
+            jitter=jitter,
+            blurred=blurred,
+            kernel_size=KERNEL_OF_PILLOW,
+            solarized=solarized,
+            interpolation=interpolation,
+        )
+        for blurred, solarized in ((1.0, 0.0), (0.1, 0.2))
+    )
+    return Views(first, second)

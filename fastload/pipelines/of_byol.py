@@ -10,7 +10,7 @@ from __future__ import annotations
 from torchvision.transforms import InterpolationMode
 
 from fastload.arguments import integer
-from fastload.pipelines.contrastive import KERNEL_OF_PILLOW, jittered, view
+from fastload.pipelines.contrastive import jittered, two_unlike_views
 from fastload.pipelines.normalised import checked_filter, checked_scale
 from fastload.recipe.views import Views
 
@@ -41,17 +41,4 @@ def byol(
     integer("input_size", input_size, 1)
     jitter = jittered("cj_strength", cj_strength, (0.4, 0.4, 0.2, 0.1))
     scale = checked_scale("min_scale", (min_scale, 1.0))
-    filtered = checked_filter(interpolation)
-    first, second = (
-        view(
-            input_size,
-            scale,
-            jitter=jitter,
-            blurred=blurred,
-            kernel_size=KERNEL_OF_PILLOW,
-            solarized=solarized,
-            interpolation=filtered,
-        )
-        for blurred, solarized in ((1.0, 0.0), (0.1, 0.2))
-    )
-    return Views(first, second)
+    return two_unlike_views(input_size, scale, jitter, checked_filter(interpolation))

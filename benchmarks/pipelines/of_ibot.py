@@ -1,0 +1,65 @@
+"""iBOT's crops: github.com/bytedance/ibot as `ibot`. Its data set makes masks as well, which are
+not ours: both sides read ImageFolder."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+from unittest import mock
+
+from benchmarks.pipelines.classes import of_fastload, of_image_folder, several
+from benchmarks.pipelines.originals import module
+from benchmarks.pipelines.pipeline import Pipeline, Setting
+from fastload import pipelines
+
+CROPS = ((0.25, 1.0), (0.05, 0.25), 2, 10)
+"""Of the commands in its manual that have small ones."""
+_UNUSED = (
+    "tensorboardX",
+    "models",
+    "models.head",
+    "evaluation",
+    "evaluation.unsupervised",
+    "evaluation.unsupervised.unsup_cls",
+)
+"""What the script imports, and has no part in the crops."""
+
+
+def original(setting: Setting) -> Any:
+    folder = setting.originals / "ibot"
+    absent = {name: mock.MagicMock() for name in _UNUSED}
+    with (
+        mock.patch.dict(sys.modules, absent),
+        mock.patch.object(sys, "path", [str(folder), *sys.path]),
+    ):
+        for name in ("utils", "loader"):  # other repositories have files of these names
+            sys.modules.pop(name, None)
+        made = module(folder / "main_ibot.py", "main_ibot").DataAugmentationiBOT(*CROPS)
+    for chain, size in (
+        (made.global_transfo1, 224),
+        (made.global_transfo2, 224),
+        (made.local_transfo, 96),
+    ):
+        chain.transforms[0].size = (setting.size(size), setting.size(size))
+    return made
+
+
+def ours(setting: Setting) -> Any:
+    views = pipelines.ibot(*CROPS)
+    every: Any = views.transforms
+    for view in dict.fromkeys(every):  # the small ones are one transform
+        crop = view.transforms[0]
+        crop.size = tuple(map(setting.size, crop.size))
+    return views
+
+
+PIPELINES = (
+    Pipeline(
+        "ibot",
+        "ibot",
+        of_image_folder(original, several),
+        of_fastload(ours, several),
+        batch_size=16,
+        bar=8.0,
+    ),
+)
