@@ -43,6 +43,7 @@ TESTS = {
     "test_cli": "cli cli.app cli.commands cli.doctor terminal tools.demo.tour",
     "test_collate": "loader.collate loader.objects",
     "test_colour_on_host": "loader.colour_place render.gamma render.host_colour render.steps",
+    "test_comparing": "loader.comparing",
     "test_columns": "recipe.columns sources.boxes sources.columns sources.kinds",
     "test_cursor": "loader.states",
     "test_dali_backend": "backends.dali backends.dali_graph",

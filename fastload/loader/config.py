@@ -17,7 +17,7 @@ from fastload.backends.base import BackendOptions, Place, WorkerSettings
 from fastload.errors import ConfigurationError, OnError, counted
 from fastload.recipe import Recipe
 from fastload.recipe.mix import lower_batch_transform
-from fastload.sampler import Ordering, Shard, ShardHere, Shuffle, Tail
+from fastload.sampler import Compared, Ordering, Shard, ShardHere, Shuffle, Tail
 from fastload.sources.base import Opened
 from fastload.sources.given import is_huggingface_stream
 
@@ -99,6 +99,8 @@ class LoaderConfig:
     """A Shard, "auto" or None; a mesh, group or name is made a Shard."""
     broadcast: Any = None
     """The process group whose first rank makes the batches of all, see `MeshShard`."""
+    compare: Compared | None = None
+    """The ranks that compare what they are about to give, see `MeshShard`."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype | None = None
     memory_format: torch.memory_format = torch.channels_last
@@ -300,6 +302,7 @@ class LoaderConfig:
                 )
         self._settle("shard", here.shard)
         self._settle("broadcast", here.broadcast)
+        self._settle("compare", here.compare)
         self._settle("notes", (*self.notes, here.note))
 
     def _settle(self, name: str, value: Any) -> None:

@@ -224,7 +224,7 @@ class Owner(Protocol):
         there cannot be that which a DataLoader gives it."""
 
 
-class _State(Enum):
+class IterationState(Enum):
     """How far an iterator is."""
 
     NEW = auto()
@@ -252,7 +252,7 @@ class LoaderIterator(Iterator[Any]):
         self._progress = progress
         self._owner = owner
         self._iteration = progress.iteration
-        self._state = _State.NEW
+        self._state = IterationState.NEW
 
     def __len__(self) -> int:
         """Batches of the epoch, those handed out included. Raises TypeError: the number is not
@@ -266,11 +266,11 @@ class LoaderIterator(Iterator[Any]):
         """The next batch. Raises what `Loader.__iter__` documents."""
         asked = time.perf_counter()
         progress = self._progress
-        if self._state is _State.OVER:
+        if self._state is IterationState.OVER:
             raise StopIteration
         if self._iteration != progress.iteration:
             # Ignite evaluates on the training loader before it asks once more.
-            if self._state is _State.COMPLETE:
+            if self._state is IterationState.COMPLETE:
                 raise StopIteration
             raise FastloadError(
                 "this iterator has ended, because iter() was called again on the same Loader, a "
@@ -278,11 +278,11 @@ class LoaderIterator(Iterator[Any]):
                 "the same time."
             )
         parts, cursor = progress.parts, progress.cursor
-        if self._state is _State.FAILED:
+        if self._state is IterationState.FAILED:
             cursor.take()
-        first = self._state is _State.NEW
-        if self._state in (_State.NEW, _State.FAILED):
-            self._state = _State.UNDER_WAY
+        first = self._state is IterationState.NEW
+        if self._state in (IterationState.NEW, IterationState.FAILED):
+            self._state = IterationState.UNDER_WAY
         epoch, step = cursor.epoch, cursor.step
         if step >= parts.order.steps_in(epoch) and not parts.order.goes_on(epoch, step):
             self._end()
@@ -298,7 +298,7 @@ class LoaderIterator(Iterator[Any]):
                 self._end()
             except Exception as error:
                 lost = isinstance(error, WorkerError | StateMismatchError)
-                self._state = _State.OVER if lost else _State.FAILED
+                self._state = IterationState.OVER if lost else IterationState.FAILED
                 raise
         if parts.batch_transform is not None:
             batch = self._transformed(batch, epoch, step)
@@ -310,7 +310,7 @@ class LoaderIterator(Iterator[Any]):
             args = {"epoch": epoch, "step": step}
             progress.spans.add("wait for a batch", asked, now, track="trainer", args=args)
         if step + 1 >= parts.order.steps_in(epoch):
-            self._state = _State.COMPLETE
+            self._state = IterationState.COMPLETE
         return batch
 
     def _compared(self, position: Position) -> LoaderParts:
@@ -334,7 +334,7 @@ class LoaderIterator(Iterator[Any]):
 
     def _end(self) -> NoReturn:
         """The epoch is over. Raises StopIteration."""
-        self._state = _State.OVER
+        self._state = IterationState.OVER
         self._progress.feed.end_epoch(self._progress.cursor.epoch)
         self._progress.end_epoch()
         raise StopIteration

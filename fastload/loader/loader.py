@@ -466,6 +466,8 @@ class Loader(ShownAsDataLoader):
             WorkerError: a worker process died.
             SourceError: an archive was written again since it was opened; a file has changed since
                 the cache that is served was built.
+            StateMismatchError: ranks that compare what they are about to give
+                (`MeshShard(compare=...)`) differ, or one of them has raised an error.
         """
         progress = self._progress
         nothing_read()
@@ -487,7 +489,7 @@ class Loader(ShownAsDataLoader):
                     self.config, shard=progress.parts.order.shard if self.config.shard else None
                 )
             self._settled = True
-        return LoaderIterator(progress, self)
+        return (LoaderIterator if self.config.compare is None else _comparing)(progress, self)
 
     def _ask_as_a_dataloader(self) -> None:
         """What a DataLoader does at an `iter()`, in its order: it takes an iterator of a batch
@@ -764,6 +766,13 @@ def _stand_in(config: LoaderConfig, source: Source, order: Order) -> DataLoader[
         unbatched=config.unbatched or config.batch_sampler is not None,
         arguments={"collate_fn": config.collate_fn or default_collate, "pin_memory": config.pinned},
     )
+
+
+def _comparing(progress: Progress, loader: Loader) -> LoaderIterator:
+    from fastload.loader.comparing import ComparingIterator
+
+    assert loader.config.compare is not None
+    return ComparingIterator(progress, loader, loader.config.compare)
 
 
 def _copied(config: LoaderConfig, position: tuple[int, int]) -> Loader:

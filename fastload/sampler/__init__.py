@@ -4,6 +4,7 @@ of a stream."""
 from fastload.sampler.blocks import BlockOrder, BlockShuffle
 from fastload.sampler.feedback import FeedbackOrder, UncountedOrder
 from fastload.sampler.order import (
+    Compared,
     EndOfOrder,
     EpochOrder,
     Int64Array,
@@ -30,6 +31,7 @@ from fastload.sampler.users import (
 __all__ = [
     "BlockOrder",
     "BlockShuffle",
+    "Compared",
     "EndOfOrder",
     "EpochOrder",
     "FeedbackOrder",

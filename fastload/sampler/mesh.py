@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from fastload.errors import ConfigurationError, counted
-from fastload.sampler.order import Shard, ShardHere
+from fastload.sampler.order import Compared, Shard, ShardHere
 
 SAME_SAMPLES = frozenset(
     ("context", "cp", "pipeline", "pp", "sequence", "sp", "tensor", "tp", "ulysses")
@@ -29,8 +29,9 @@ class MeshShard:
 
     Raises (when the Loader is made):
         ConfigurationError: it is no mesh, group or name of one; this process is not in it; a mesh
-            has a dimension whose ranks must get the same samples, or several without names; or
-            ranks of `broadcast` divide the data.
+            has a dimension whose ranks must get the same samples, or several without names;
+            ranks of `broadcast` divide the data; or `torch.distributed` does not run, and ranks are
+            to be compared.
     """
 
     ranks: Any
@@ -41,6 +42,12 @@ class MeshShard:
     """A mesh of one dimension, a process group or a name: ranks that get the same samples
     (`mesh["tp"]`). The first of them makes the batches, the others receive them, each at `next`, on
     the loader's device; all of them must ask for each batch. None: each makes its own."""
+    compare: Any = None
+    """Ranks that say to each other, at the first `next` after each `iter()`, what they are about to
+    give: a mesh of one dimension, a process group, a name, or True: all of `torch.distributed`. If
+    one has another seed, order, data set, recipe or place in the epochs than others, all of them
+    raise StateMismatchError, which names the ranks. It is one collective, in the trainer's thread,
+    which each of these ranks must reach. None: nothing is compared."""
 
 
 def shard_of(given: Any) -> ShardHere:
@@ -51,8 +58,12 @@ def shard_of(given: Any) -> ShardHere:
     note = f"shard: part {shard.rank} of {shard.world_size}"
     if len(ranks) == shard.world_size:
         note += f", divided among {_shown(ranks)} of {counted(dist.get_world_size(), 'process')}"
+    compared = _compared(asked.compare, ranks)
+    if compared is not None:
+        note += "; its state is compared with that of "
+        note += _shown(dist.get_process_group_ranks(compared.group))
     if asked.broadcast is None:
-        return ShardHere(shard, note)
+        return ShardHere(shard, note, compare=compared)
     group, here = _group_of(asked.broadcast, "broadcast"), dist.get_rank()
     sharing = dist.get_process_group_ranks(group)
     if others := {*sharing} & {*ranks} - {here}:
@@ -62,10 +73,24 @@ def shard_of(given: Any) -> ShardHere:
             'samples: mesh["tp"], for example.'
         )
     if len(sharing) == 1:
-        return ShardHere(shard, note)
-    return ShardHere(
-        shard, f"{note}; rank {sharing[0]} makes the batches of {_shown(sharing)}", group
-    )
+        return ShardHere(shard, note, compare=compared)
+    note += f"; rank {sharing[0]} makes the batches of {_shown(sharing)}"
+    return ShardHere(shard, note, group, compared)
+
+
+def _compared(given: Any, ranks: Sequence[int]) -> Compared | None:
+    """What `compare=` says, where these ranks divide the data; None: nothing, or one rank."""
+    if given is None or given is False:
+        return None
+    if not (dist.is_available() and dist.is_initialized()):
+        raise ConfigurationError(
+            "compare: torch.distributed does not run, so that there are no ranks to compare. Make "
+            "the loader after init_process_group, or leave compare out."
+        )
+    group = dist.group.WORLD if given is True else _group_of(given, "compare")
+    members = dist.get_process_group_ranks(group)
+    divided = given is True or len({*members} & {*ranks}) > 1
+    return Compared(group, divided) if len(members) > 1 else None
 
 
 def _shown(ranks: Sequence[int]) -> str:
@@ -122,7 +147,9 @@ def _group_of(given: Any, argument: str) -> Any:
         return given.get_group()
     if dist.is_available() and isinstance(given, dist.ProcessGroup) and dist.get_rank(given) >= 0:
         return given
-    others = "" if argument == "broadcast" else "a fastload.Shard, 'auto', None, "
+    others = {"shard": "a fastload.Shard, 'auto', None, ", "compare": "True, None, "}.get(
+        argument, ""
+    )
     raise ConfigurationError(
         f"{argument}: must be {others}a DeviceMesh, of one dimension or with names for them, a "
         "process group that this process is in, or the name of a mesh's dimension, got "

@@ -80,6 +80,15 @@ class Shard:
             ) from None
 
 
+class Compared(NamedTuple):
+    """The ranks that compare what they are about to give."""
+
+    group: Any
+    """Their process group."""
+    divided: bool
+    """Whether parts of the data differ among them; else they get the same samples."""
+
+
 class ShardHere(NamedTuple):
     """What `shard=` says, or what is found where it says nothing."""
 
@@ -88,6 +97,8 @@ class ShardHere(NamedTuple):
     """Which ranks divide the data, for `explain()`; empty: those of the world."""
     broadcast: Any = None
     """The process group whose first rank makes the batches of all; None: each makes its own."""
+    compare: Compared | None = None
+    """None: nothing is compared."""
 
 
 class EndOfOrder(Exception):  # noqa: N818
