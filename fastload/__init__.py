@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fastload.recipe.transforms import MixUp as MixUp
     from fastload.recipe.transforms import Mosaic as Mosaic
     from fastload.recipe.transforms import RandomSizedBBoxSafeCrop as RandomSizedBBoxSafeCrop
+    from fastload.recipe.transforms import ResizeToPatches as ResizeToPatches
     from fastload.recipe.views import Views as Views
     from fastload.render.host import decode_jpeg as decode_jpeg
     from fastload.sampler import BlockShuffle as BlockShuffle
@@ -92,6 +93,7 @@ _MODULES = {
     "RandomSizedBBoxSafeCrop": "fastload.recipe.transforms",
     "Ragged": "fastload.sources.ragged",
     "Recipe": "fastload.recipe",
+    "ResizeToPatches": "fastload.recipe.transforms",
     "Shard": "fastload.sampler",
     "Shuffle": "fastload.sampler",
     "StateMismatchError": "fastload.errors",

@@ -101,7 +101,7 @@ def test_detr(contestant: Contestant, source: Source, tmp_path: Path) -> None:
     alone = one_by_one(source, **arguments)
     arguments |= {"batch_size": 3, "collate_fn": "detr"}
     if not pads(contestant):
-        with pytest.raises(ConfigurationError, match=r"collate_fn: .*cannot pad images"):
+        with pytest.raises(ConfigurationError, match=r"transform: .*cannot pad images"):
             contestant.create(source, tmp_path, **arguments)
         return
     with contestant.create(source, tmp_path, **arguments) as loader:

@@ -55,8 +55,8 @@ class MovedColumns:
 
     @cached_property
     def _steps(self) -> list[tuple[PointStep, ...]]:
-        """Of the `PointMap` of each view; none where no column is moved."""
-        views = range(len(self._recipe.geometries) if self._source.moved else 0)
+        """Of the `PointMap` of each view."""
+        views = range(len(self._recipe.geometries))
         return [self._recipe.steps(view, traced=self._masks is not None) for view in views]
 
     def tables(self, count: int) -> Tables:
@@ -66,8 +66,7 @@ class MovedColumns:
         return tuple(np.empty((count, most, number, 2)) for number in numbers)
 
     def points(self, members: SampleImages, sizes: Int64Array) -> tuple[PointMap, ...]:
-        """For each view, where points of members go, images of these (T, 2) sizes; none where no
-        column is moved."""
+        """For each view, where points of members go, images of these (T, 2) sizes."""
         objects, plans = None, self._recipe.geometries
         if self._boxes and any(plan.needs_objects for plan in plans):
             boxes = self._source.instances[self._boxes].at(members.indices)
@@ -75,7 +74,7 @@ class MovedColumns:
         traced = self._masks is not None
         return tuple(
             self._recipe.points(view, sizes, members, objects, traced=traced)
-            for view in range(len(plans) if self._source.moved else 0)
+            for view in range(len(plans))
         )
 
     def columns(

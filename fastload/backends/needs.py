@@ -274,8 +274,8 @@ NEEDS: tuple[Need, ...] = (
         "leave Mosaic and the like out",
     ),
     Need(
-        'images of several sizes in a batch (`collate_fn="detr"`, `"torchvision"`)',
-        "collate_fn",
+        'images of several sizes in a batch (`collate_fn="detr"`, `"torchvision"`; patches)',
+        "transform",
         _padded,
         ("pads_images",),
         "add a Letterbox, a Resize or a crop to a fixed (height, width) to transform",

@@ -83,8 +83,8 @@ class RowReader:
         self.outputs = Outputs.of(source, recipe, padded=padded)
         """The columns of its batches."""
         self.moved: MovedColumns | None = None
-        """None: no column is moved with the images."""
-        if source.moved:
+        """None: no column is moved with the images, and their sizes are not asked for."""
+        if source.moved or padded:
             from fastload.backends.moved import MovedColumns
 
             self.moved = MovedColumns(

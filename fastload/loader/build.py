@@ -129,7 +129,7 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     colour = ColourPlace(split)
     if config.place != "auto" or split.begins_with_colour:
         colour = place_by_rule(config.place, split, source, config.device)
-    padded = config.collate is not None and _pads(config, source, split, served.order)
+    padded = bool(config.collate or served.order.packing) and _pads(served)
     workload = Workload(source, split, config.collate_fn, config.device, config.options, padded)
     if config.tune:
         return _fastest(served, workload, colour)
@@ -177,7 +177,7 @@ def _on_backend(
     workers = _workers_on(traits, served)
     context = _context(config, workload, workers, order)
     collate = _collate(config, served.recipe, context, turned=options.exif_orientation)
-    packs = _packing(order, source, collate) if order.packing else None
+    packs = _packing(served, collate) if order.packing else None
     if workers.ahead is not None and not config.adopted:
         _check_ahead(context, workers.ahead, (workers.number or 1) if traits.processes else 1)
     built: Any = cls(context, options)
@@ -244,12 +244,14 @@ def _on_backend(
 # -- For a backend ---------------------------------------------------------------------------------
 
 
-def _pads(config: LoaderConfig, source: Source, split: SplitRecipe, order: Order) -> bool:
+def _pads(served: Served) -> bool:
     """See `Context.padded`."""
     from fastload.loader import objects
 
+    config, order = served.config, served.order
     alone = config.batch_sampler is None and order.batch_size == 1
-    return objects.pads(config.collate, source, split, alone=alone)
+    padded = objects.pads(config.collate, served.opened.source, served.split, alone=alone)
+    return padded or "patches" in order.packing
 
 
 def _options_for(backend: str, cls: Any, config: LoaderConfig, source: Source) -> BackendOptions:
@@ -380,12 +382,19 @@ def _collate(
 
 
 def _packing(
-    order: Order, source: Source, then: Callable[[dict[str, Any]], Any] | None
+    served: Served, then: Callable[[dict[str, Any]], Any] | None
 ) -> Callable[[dict[str, Any], Draws], Any]:
-    """What packs sequences into rows, before the user's own function."""
-    from fastload.loader.packing import form_of
+    """What packs sequences, or patches, into rows, before the user's own function."""
+    from fastload.loader import packing
 
-    return form_of(order, source, then).of_draws
+    order, source = served.order, served.opened.source
+    if "patches" in order.packing:
+        from fastload.loader import patches
+        from fastload.recipe.patches import resize_of
+
+        resize = resize_of(served.recipe, served.split)
+        return patches.form_of(order, source, resize, then).of_draws
+    return packing.form_of(order, source, then).of_draws
 
 
 def _remote_of(source: Source, order: Order, split: SplitRecipe) -> Remote | None:

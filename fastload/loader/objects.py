@@ -152,6 +152,18 @@ def pads(form: Any, source: Source, split: SplitRecipe, *, alone: bool) -> bool:
         return False
     if split.opaque is not None or split.geometry.out_size is not None or not source.moved:
         return False
+    why = why_not_padded(source, split)
+    if why:
+        raise ConfigurationError(
+            f"transform: images may come out in several sizes, and {why}. Add a Letterbox, a "
+            "Resize or a crop to a fixed (height, width), or leave that out."
+        )
+    return True
+
+
+def why_not_padded(source: Source, split: SplitRecipe) -> str:
+    """What works on images of one size only, and not on those that are padded to the largest of a
+    batch; empty: nothing."""
     why = ""
     if source.drawn:
         why = f"masks of objects ({source.drawn[0]!r}) are drawn in one size"
@@ -165,9 +177,4 @@ def pads(form: Any, source: Source, split: SplitRecipe, *, alone: bool) -> bool:
                     why or f"{op.describe()} works on batches, and would take padding for a picture"
                 )
             dtype = op.output_dtype(dtype)
-    if why:
-        raise ConfigurationError(
-            f"transform: images may come out in several sizes, and {why}. Add a Letterbox, a "
-            "Resize or a crop to a fixed (height, width), or leave that out."
-        )
-    return True
+    return why

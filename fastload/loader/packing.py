@@ -6,7 +6,7 @@ follows from a few numbers a sequence, which alone travel to the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,37 +39,53 @@ class PackedForm:
         """The batch. Raises ConfigurationError: a row would get more tokens than it has."""
         assert draws.groups is not None
         first: Ragged = columns[next(iter(self.pads))]
-        places = _Places.of(first.bounds, draws.groups, self.length)
-        device = first.values.device
-        given = (places.lengths, places.begins, places.targets, places.numbers)
-        lengths, begins, targets, numbers = (torch.from_numpy(one).to(device) for one in given)
-        total = int(places.lengths.sum())
-
-        def spread(numbers: torch.Tensor) -> torch.Tensor:
-            """One for each token, of one for each sequence."""
-            return torch.repeat_interleave(numbers, lengths, output_size=total)
-
-        ahead = torch.cumsum(lengths, 0) - lengths
-        place = torch.arange(total, device=device) - spread(ahead)
-        flat, of = spread(targets) + place, spread(begins) + place
-        size = places.rows * self.length
-
-        def put(values: torch.Tensor, fill: int) -> torch.Tensor:
-            rows = torch.full((size,), fill, dtype=values.dtype, device=device)
-            rows[flat] = values
-            return rows.view(places.rows, self.length)
-
+        rows = Rows(first.bounds, draws.groups, self.length, first.values.device)
+        of = rows.spread(rows.begins) + rows.place
         packed: dict[str, Any] = {
-            name: put(column.values[of], self.pads[name]) if name in self.pads else column
+            name: rows.put(column.values[of], self.pads[name]) if name in self.pads else column
             for name, column in columns.items()
         }
-        packed |= {
-            "position_ids": put(place, 0),
-            "document_ids": put(spread(numbers), -1),
-            "cu_seqlens": torch.from_numpy(places.bounds.astype(np.int32)).to(device),
-            "max_seqlen": int(np.diff(places.bounds).max(initial=0)),
-        }
+        packed |= {"position_ids": rows.put(rows.place, 0), **rows.documents()}
         return packed if self.then is None else self.then(packed)
+
+
+class Rows:
+    """The rows of a batch, on a device. n sequences, T tokens of all of them."""
+
+    def __init__(
+        self, bounds: Int64Array, groups: Int64Array, length: int, device: torch.device
+    ) -> None:
+        """`bounds`, `groups`, `length`: as of `_Places.of`, which raises what this raises."""
+        places = _Places.of(bounds, groups, length)
+        given = (places.lengths, places.begins, places.targets, places.numbers)
+        moved = [torch.from_numpy(one).to(device) for one in given]
+        self._lengths, self.begins, targets, self._numbers = moved
+        self._places, self._length, self._device = places, length, device
+        self._total = int(places.lengths.sum())
+        ahead = torch.cumsum(self._lengths, 0) - self._lengths
+        self.place = torch.arange(self._total, device=device) - self.spread(ahead)
+        """(T,): the place of each token in its sequence."""
+        self._flat = self.spread(targets) + self.place
+
+    def spread(self, numbers: torch.Tensor) -> torch.Tensor:
+        """(T,), of (n,)."""
+        return torch.repeat_interleave(numbers, self._lengths, output_size=self._total)
+
+    def put(self, values: torch.Tensor, fill: int) -> torch.Tensor:
+        """(rows, length, ...) of (T, ...), with `fill` where there is no token."""
+        shape = (self._places.rows * self._length, *values.shape[1:])
+        rows = torch.full(shape, fill, dtype=values.dtype, device=self._device)
+        rows[self._flat] = values
+        return rows.view(self._places.rows, self._length, *values.shape[1:])
+
+    def documents(self) -> dict[str, Any]:
+        """Which token is of which sequence: what is in each batch."""
+        bounds = self._places.bounds
+        return {
+            "document_ids": self.put(self.spread(self._numbers), -1),
+            "cu_seqlens": torch.from_numpy(bounds.astype(np.int32)).to(self._device),
+            "max_seqlen": int(np.diff(bounds).max(initial=0)),
+        }
 
 
 @dataclass(frozen=True)
@@ -130,10 +146,15 @@ def form_of(
                 f"{name!r} of {source.name} is none: make a fastload.Ragged of the tokens of each "
                 "sample."
             )
-    for name in MADE:
+    refuse_names(source, MADE)
+    return PackedForm(order.row_length, order.packing, then)
+
+
+def refuse_names(source: Source, names: Sequence[str]) -> None:
+    """Raise ConfigurationError if a column of the source has one of these names."""
+    for name in names:
         if name in source.columns:
             raise ConfigurationError(
                 f"order: Packed adds {name!r} to a batch, and {source.name} has a column of that "
                 "name; call it otherwise."
             )
-    return PackedForm(order.row_length, order.packing, then)

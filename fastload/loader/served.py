@@ -45,6 +45,8 @@ from fastload.sources.ragged import Ragged
 if TYPE_CHECKING:
     from fastload.loader.known_functions import KnownFunctions
 
+    Sizes = Callable[[], Int64Array]
+
 logger = logging.getLogger("fastload")
 _AT_ONCE = 1 << 16
 """Rows of variable length that are read to be counted."""
@@ -173,10 +175,8 @@ def _ordered(reading: Reading, pipeline: str | None) -> Served:
     here = config.shard_here()
     if here.note:
         opened = replace(opened, notes=(*opened.notes, here.note))
-    order = _order_of(config, opened.source, here.shard)
-    if order.packing:
-        _check_packing(config)
-    split = _sized(reading, order) if order.shapes else reading.split
+    order = _order_of(reading, opened.source, here.shard)
+    split = _for_order(reading, order) if order.shapes or order.packing else reading.split
     if opened.source.deep:
         rules.check_pixels(opened.source, split, config.dtype, config.batch_transform)
     return Served(config, opened, reading.recipe, split, reading.known, pipeline, order=order)
@@ -305,8 +305,16 @@ def _split(recipe: Recipe, collate_fn: Callable[..., Any] | None, source: Source
     return recipe.split(None if primary is None else primary.fixed_size)
 
 
-def _check_packing(config: LoaderConfig) -> None:
+def _for_order(reading: Reading, order: Order) -> SplitRecipe:
+    """The recipe for what the order asks of batches, checked."""
+    if order.packing:
+        _check_packing(reading, order)
+    return _sized(reading, order) if order.shapes else reading.split
+
+
+def _check_packing(reading: Reading, order: Order) -> None:
     """Raises ConfigurationError: something is asked for that needs a row a sample."""
+    config = reading.config
     if config.collate_fn is not None or isinstance(config.collate, str):
         raise ConfigurationError(
             "collate_fn: order=Packed(...) makes whole batches of columns; leave it out, or give a "
@@ -317,6 +325,10 @@ def _check_packing(config: LoaderConfig) -> None:
             "on_error: what replaces a sample need not fit into its row of order=Packed(...); "
             "leave on_error out."
         )
+    if "patches" in order.packing:
+        from fastload.loader.patches import check
+
+        check(config.batch_transform, reading.opened.source, reading.split)
 
 
 def _sized(reading: Reading, order: Order) -> SplitRecipe:
@@ -377,9 +389,9 @@ def _warn_of_python(reason: str) -> None:
 # -- The order -------------------------------------------------------------------------------------
 
 
-def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
+def _order_of(reading: Reading, source: Source, shard: Shard) -> Order:
     """Which samples come when, on this rank. Raises ConfigurationError: there would be none."""
-    given = config.own_sampler
+    config, given = reading.config, reading.config.own_sampler
     order: Order
     if given is not None:
         rules.refuse_beside_weights("sampler", source)
@@ -398,7 +410,7 @@ def _order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
             order = source.mixture.order(order)
         if config.order is not None:
             sizes = functools.cache(functools.partial(_image_sizes, config, source))
-            values = functools.partial(_values_of, source)
+            values = functools.partial(_values_of, reading, source, sizes)
             order = config.order.knowing(sizes, values).applied_to(order)
     if not order.samples or order.steps == 0:
         why = _why_empty(config, order, given)
@@ -416,9 +428,13 @@ def _image_sizes(config: LoaderConfig, source: Source) -> Int64Array:
     return image_sizes(source, replace(settings, exif_orientation=upright))
 
 
-def _values_of(source: Source, name: str) -> Int64Array:
-    """(samples,) the numbers in a column, or the lengths of its rows. Raises ConfigurationError: it
-    has none."""
+def _values_of(reading: Reading, source: Source, sizes: Sizes, name: str) -> Int64Array:
+    """(samples,) the numbers in a column, or the lengths of its rows; the number of patches of each
+    image. Raises ConfigurationError: there are none."""
+    if name == "patches" and name not in source.columns:
+        from fastload.recipe.patches import resize_of
+
+        return np.asarray(resize_of(reading.recipe, reading.split).grids(sizes()).prod(axis=1))
     column = source.columns.get(name)
     if isinstance(column, Values) and column.ragged:
         if (known := getattr(column, "lengths", None)) is not None:

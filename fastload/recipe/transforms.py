@@ -17,6 +17,7 @@ from torchvision.transforms.v2._utils import query_size
 
 from fastload.errors import ConfigurationError
 from fastload.geometry.boxes import shorter_sides
+from fastload.geometry.patches import patch_grids
 from fastload.render.hsv import adjust_hsv, numbers_of, shifts_of, tables_of
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "RandomResize",
     "RandomSizedBBoxSafeCrop",
     "ResizeOrCrop",
+    "ResizeToPatches",
 ]
 
 Number = int | float
@@ -264,6 +266,66 @@ class ResizeOrCrop(_Transform):
         shorter = np.array([sizes[int(torch.randint(0, len(sizes), ()))]])
         height, width = shorter_sides(np.array([before]), shorter, most)[0].tolist()
         return height, width
+
+
+class ResizeToPatches(_Transform):
+    """Resizes to at most so many square patches, aspect ratio kept but for what rounding both sides
+    up to whole patches takes, as NaFlex models are trained.
+
+    Sides are those of timm's `ResizeToSequence` and of SigLIP2's image processor in transformers:
+    both are multiplied by the largest ratio for which there are at most `most` patches (it is
+    bisected to 1e-5, up to 100), and rounded up. An image has at least one patch.
+    `order=fastload.Packed(length=..., tokens="patches")` packs them into rows.
+    """
+
+    def __init__(
+        self,
+        patch: int = 16,
+        most: int = 256,
+        *,
+        max_ratio: float | None = None,
+        interpolation: v2.InterpolationMode = v2.InterpolationMode.BILINEAR,
+        antialias: bool = True,
+    ) -> None:
+        """
+        Args:
+            patch: side of a patch [pixels].
+            most: patches of an image, from 1 on.
+            max_ratio: the largest ratio that is taken: 1.0 has no image enlarged, but for rounding.
+
+        Raises:
+            ConfigurationError: a number is none, or not above 0; a side could have more than 65,535
+                pixels.
+        """
+        super().__init__()
+        for name, number in (("patch", patch), ("most", most)):
+            if type(number) is not int or number < 1:
+                raise ConfigurationError(
+                    f"ResizeToPatches({name}={number!r}) must be an int of at least 1."
+                )
+        if patch * most > 65_535:
+            raise ConfigurationError(
+                f"ResizeToPatches(patch={patch}, most={most}): a long and narrow image would "
+                f"have a side of {patch * most:,} pixels, of at most 65,535; give fewer patches."
+            )
+        if max_ratio is not None:
+            max_ratio = _above_zero_of(self, "max_ratio", max_ratio)
+        self.patch, self.most, self.max_ratio = patch, most, max_ratio
+        self.interpolation, self.antialias = interpolation, antialias
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        sizes = np.array([query_size(flat_inputs)], dtype=np.int64)
+        grids = patch_grids(sizes, self.patch, self.most, self.max_ratio)
+        return {"size": (grids[0] * self.patch).tolist()}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        return self._call_kernel(
+            functional.resize,
+            inpt,
+            size=params["size"],
+            interpolation=self.interpolation,
+            antialias=self.antialias,
+        )
 
 
 class HSV(_Transform):
@@ -735,11 +797,15 @@ def _rounding(transform: Any, rounding: str) -> str:
 
 
 def _above_zero(transform: Any, alpha: float) -> float:
-    if not 0 < alpha < float("inf"):
+    return _above_zero_of(transform, "alpha", alpha)
+
+
+def _above_zero_of(transform: Any, name: str, number: float) -> float:
+    if not 0 < number < float("inf"):
         raise ConfigurationError(
-            f"{type(transform).__name__}(alpha={alpha}) must be a number above 0."
+            f"{type(transform).__name__}({name}={number}) must be a number above 0."
         )
-    return float(alpha)
+    return float(number)
 
 
 def _pair(transform: Any, size: int | tuple[int, int]) -> tuple[int, int]:

@@ -1,4 +1,5 @@
-"""Rows of a fixed number of tokens, into which sequences are packed by best fit."""
+"""Rows of a fixed number of tokens, or patches, into which sequences, or images, are packed by best
+fit."""
 
 from __future__ import annotations
 
@@ -15,6 +16,9 @@ from fastload.sampler.cuts import CutOrder, CutOrdering
 from fastload.sampler.nested import is_count
 from fastload.sampler.order import EpochOrder, Int64Array
 
+PATCHES = "patches"
+"""As `tokens`: the patches of images."""
+
 
 @dataclass(frozen=True)
 class Packed(CutOrdering):
@@ -29,20 +33,28 @@ class Packed(CutOrdering):
     one more sequence, and the last number is B x length. `max_seqlen`: an int, the longest of
     these. Other columns have a row for each sequence, in the order of the sequences in the batch.
 
+    With `tokens="patches"` images are packed, which a `fastload.ResizeToPatches` in the transform
+    resizes: `patches` (B, length, side x side x C), each patch row by row, with the channels last;
+    `position_ids` (B, length, 2) int64: row and column of each patch in its image, 0 in padding.
+    The other columns have a row for each image. The weight of a loss counts images.
+
     Raises:
         ConfigurationError: a number is none; inside is another order than a Shuffle; (when the
             Loader is made:) a column is no numbers of variable length, packed columns differ in
             length, or a sequence is longer than `length` and `long` does not say what becomes of
-            it.
+            it; the number of patches does not follow from the size of an image.
     """
 
     length: int = field(default=0, kw_only=True)
     """Tokens of a row."""
     tokens: str | Sequence[str] = field(default="tokens", kw_only=True)
     """Names of the columns that are packed, whose rows are as long in each sample: tokens, and for
-    example the labels of each."""
+    example the labels of each. Or "patches", of images."""
     pad: int | Mapping[str, int] = field(default=0, kw_only=True)
     """What stands where a row is not full; or by the name of the column, 0 for others."""
+    alone: bool = field(default=False, kw_only=True)
+    """Whether each sequence, or image, has a row of its own, padded to `length`, as NaFlex models
+    take them."""
 
     def __post_init__(self) -> None:
         names = (self.tokens,) if isinstance(self.tokens, str) else tuple(self.tokens)
@@ -59,6 +71,11 @@ class Packed(CutOrdering):
         object.__setattr__(self, "tokens", names)
         object.__setattr__(self, "cost", names[0])
         super().__post_init__()
+        if PATCHES in names and names != (PATCHES,):
+            raise ConfigurationError(
+                f"order: tokens of Packed are {PATCHES!r}, those of images, or names of columns, "
+                f"got {self.tokens!r}."
+            )
         self._check_long(self._longs)
         if not is_count(self.length):
             raise ConfigurationError(
@@ -71,6 +88,11 @@ class Packed(CutOrdering):
                 f"order: pad of Packed must be an int, or ints by the names of the columns "
                 f"{', '.join(names)}, got {self.pad!r}."
             )
+
+    @property
+    def _longs(self) -> tuple[str, ...]:
+        # Part of an image is none.
+        return ("error", "leave_out") if PATCHES in self.tokens else super()._longs
 
     def applied_to(self, order: EpochOrder) -> PackedOrder:
         inner, names = self._inner(order), tuple(self.tokens)
@@ -98,6 +120,7 @@ class Packed(CutOrdering):
             cut=cut,
             packing={name: pads.get(name, 0) for name in names},
             row_length=int(self.length),
+            alone=bool(self.alone),
         )
 
 
@@ -109,8 +132,11 @@ class PackedOrder(CutOrder):
     """Samples that are longer than a row, of which the end is not served."""
     packing: Mapping[str, int] = field(default_factory=dict)
     row_length: int = 1
+    alone: bool = False
 
     def _units(self, costs: Int64Array) -> Int64Array:
+        if self.alone:
+            return np.arange(len(costs))
         return best_fit(costs, self.most)
 
     @property
@@ -118,7 +144,9 @@ class PackedOrder(CutOrder):
         return self.batch_size
 
     def _amount(self, indices: Int64Array, part: tuple[int, int]) -> int:
-        """Tokens."""
+        """Tokens; of patches images, of which a label is."""
+        if PATCHES in self.packing:
+            return super()._amount(indices, part)
         return int(self.costs[indices[slice(*part)]].sum())
 
     def _groups(self, epoch: int, part: tuple[int, int]) -> Int64Array:
@@ -139,21 +167,27 @@ class PackedOrder(CutOrder):
 
     def reproducible(self) -> dict[str, Any]:
         said = super().reproducible()
-        return said | {"cuts": {**said["cuts"], "length": self.most, "cut": self.cut}}
+        alone = {"alone": True} if self.alone else {}
+        return said | {"cuts": {**said["cuts"], "length": self.most, "cut": self.cut, **alone}}
+
+    @property
+    def _words(self) -> tuple[str, str]:
+        """What is packed, and what it has."""
+        return ("image", "patch") if PATCHES in self.packing else ("sequence", "token")
 
     @property
     def _kind(self) -> str:
-        return f"{self.inner._kind}, packed into rows of {counted(self.most, 'token')}"
+        return f"{self.inner._kind}, packed into rows of {counted(self.most, self._words[1])}"
 
     def explain(self) -> str:
-        rows, filled, _ = self._fill
+        (rows, filled, _), (thing, _) = self._fill, self._words
         said = [
             self.describe(),
-            f"{counted(self.samples, 'sequence')} in {counted(rows, 'row')} (epoch 0), filled to "
+            f"{counted(self.samples, thing)} in {counted(rows, 'row')} (epoch 0), filled to "
             f"{filled:.2%}",
         ]
         if self.left_out:
-            said.append(f"left out, as they are longer: {counted(self.left_out, 'sequence')}")
+            said.append(f"left out, as they are longer: {counted(self.left_out, thing)}")
         if self.cut:
             said.append(f"cut off at the end of a row: {counted(self.cut, 'sequence')}")
         dropped = rows % self._units_a_step if self.drop_last else 0
