@@ -53,6 +53,7 @@ def alone(folder: Path, transform: Any = TRANSFORM) -> list[tuple[Any, int]]:
         return [(image[0], int(label)) for image, label in singles]
 
 
+@pytest.mark.whole
 def test_sides_are_those_of_timm_and_of_siglip2() -> None:
     siglip = pytest.importorskip("transformers.models.siglip2.image_processing_siglip2")
     rng = np.random.default_rng(1)
@@ -124,8 +125,8 @@ def test_a_row_has_the_patches_of_each_image(
 
 def test_an_image_a_row_is_the_batch_of_timms_collator(folder: Path) -> None:
     scaled = v2.Compose([TRANSFORM, v2.ToDtype(torch.float32, scale=True)])
-    singles, collate = alone(folder, scaled), dataset.NaFlexCollator(max_seq_len=MOST)
-    order = Packed(Shuffle(), length=MOST, tokens="patches", alone=True)
+    singles, collate = alone(folder, scaled), dataset.NaFlexCollator(max_seq_len=LENGTH)
+    order = Packed(Shuffle(), length=LENGTH, tokens="patches", alone=True)
     with loader(folder, 5, order, transform=scaled) as rows:
         assert len(rows) == 5
         for numbers, batch in zip(list(rows.batch_sampler), rows, strict=True):

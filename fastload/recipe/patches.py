@@ -18,7 +18,6 @@ from fastload.recipe.attributes import (
     read_interpolation,
     read_mask_interpolation,
 )
-from fastload.recipe.by_source import RecipeBySource
 from fastload.recipe.operation import GeometryOperation, ImageState, register
 from fastload.recipe.recipe import Recipe
 from fastload.recipe.split import SplitRecipe
@@ -67,8 +66,6 @@ class ResizeToPatches(GeometryOperation):
 def resize_of(recipe: Recipe, split: SplitRecipe) -> ResizeToPatches:
     """The one operation that says into how many patches an image is divided. Raises
     ConfigurationError: there is none, or others have a say in the size."""
-    if isinstance(recipe, RecipeBySource):
-        _refuse("the sources of a mix have transforms of their own", "give one transform to all")
     if split.opaque is not None:
         reasons = "; ".join(split.reasons)
         _refuse(f"the transform runs in Python ({reasons})", "leave out what is not known")
