@@ -86,6 +86,7 @@ TESTS = {
     "test_pack": "cli.pack sources.packed tools.pack.caches tools.pack.contents tools.pack.plan "
     "tools.pack.report tools.pack.run tools.pack.shard tools.pack.target",
     "test_parallel": "compat.parallel sampler.mesh",
+    "test_patches": "geometry.patches loader.patches recipe.patches",
     "test_photographs": "tools.measure.photographs",
     "test_pipelines": "pipelines.contrastive pipelines.normalised pipelines.of_byol "
     "pipelines.of_deit pipelines.of_dino pipelines.of_dinov2 pipelines.of_ibot pipelines.of_mae "
