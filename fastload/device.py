@@ -28,7 +28,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.host_memory import WORTH_KEEPING, BufferPool
 from fastload.recipe.mix import Mix, Mixing, label_among
-from fastload.recipe.outputs import Outputs
+from fastload.recipe.outputs import SIZES, Outputs
 from fastload.recipe.split import BatchProgram
 from fastload.render import fused
 from fastload.render.drawn import PendingImages
@@ -299,7 +299,7 @@ class DeviceStage:
                 if not isinstance(columns[name], PendingImages):  # Those come as (B, C, H, W).
                     columns[name] = columns[name].permute(0, 3, 1, 2)
             for program, kinds in zip(self._programs, self._views, strict=True):
-                pixels = {name: columns[name] for name in kinds if name in columns}
+                pixels = {name: columns[name] for name in (*kinds, SIZES) if name in columns}
                 # What mixing still works on stays in the recipe's dtype.
                 dtype = self._dtype if self._mix is None or mixing is not None else None
                 transformed = program(
@@ -328,7 +328,8 @@ class DeviceStage:
                 "batch as batch_transform."
             )
         memory_format = None if parts.foreign else self._memory_format
-        for name in columns:
+        # A list is as it is to be: of objects, or of images that each have their own size.
+        for name in [name for name in columns if not isinstance(columns[name], list)]:
             kind = self._columns.kind_of(name)
             if parts.finished:
                 kind = IMAGE if name == parts.images else VALUE

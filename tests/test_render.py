@@ -224,3 +224,29 @@ def test_what_a_warp_does_not_say_is_as_in_torchvision() -> None:
             planes(pixels), 0, [2.375, -1.25], 1, [0, 0], interpolation=mode, fill=[0]
         )  # the fill of RandomAffine
         assert difference(out, image(moved)) <= bilinear
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        (-5, -7, 40, 55),
+        (3, -4, 20, 60),
+        (25, 30, 30, 11),
+        (40, 0, 6, 9),
+        (-9, 50, 9, 4),
+        (0, 0, 30, 42),
+    ],
+)
+@pytest.mark.parametrize("flip", [(False, False), (True, False), (False, True), (True, True)])
+def test_a_window_that_reaches_out_of_an_image_shows_the_fill(
+    window: tuple[int, int, int, int], flip: tuple[bool, bool]
+) -> None:
+    pixels, around = PHOTO[:30, :41], 100
+    whole = np.empty((30 + 2 * around, 41 + 2 * around, 3), np.uint8)
+    whole[:] = 123, 117, 104
+    whole[around:-around, around:-around] = pixels
+    top, left, height, width = window
+    wanted = whole[top + around :, left + around :][:height, :width]
+    wanted = wanted[:: -1 if flip[1] else 1, :: -1 if flip[0] else 1]
+    found = rendered(pixels, window=window, flip=flip, fill=(123.0, 117.0, 104.0))
+    assert np.array_equal(found, wanted)

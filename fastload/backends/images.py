@@ -198,8 +198,6 @@ class ImageReader:
         for name, column in self._source.images.items():
             outs = [out[view] for view in self._outputs.names[name]]
             if self._padded:
-                for pixels in outs:
-                    pixels[...] = 0
                 outs = [
                     _UpperLeft(pixels, geometry.out_sizes)  # type: ignore[misc]
                     for pixels, geometry in zip(outs, placed.geometries, strict=True)
@@ -222,7 +220,8 @@ class ImageReader:
 
 @dataclass(frozen=True)
 class _UpperLeft:
-    """The rows of a batch without their padding."""
+    """The rows of a batch without their padding, which nobody sees (`Traits.pads_images`) and
+    nothing is written to."""
 
     pixels: npt.NDArray[np.uint8]
     sizes: npt.NDArray[np.int32]

@@ -65,7 +65,8 @@ class Abilities:
     """Whether it makes samples of several images of the source (`recipe.composite`)."""
     pads_images: bool = False
     """Whether it pads images of several sizes to the largest of a batch where `Context.padded` asks
-    for it, and adds the column `SIZES`."""
+    for it, and adds the column `SIZES`. What the padding holds is undefined: the form of the batch
+    leaves it out, or clears it."""
     one_channel: bool = False
     """Whether it serves grey images as they are stored, with one channel (`mode="unchanged"`); so
     does what is `deep`."""

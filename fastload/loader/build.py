@@ -476,7 +476,7 @@ def _parts(
     mix = config.batch_transform if isinstance(config.batch_transform, Mix) else None
     stage = DeviceStage(
         device=config.device,
-        programs=split.programs,
+        programs=getattr(collate, "separated", tuple)(split.programs),
         host_programs=split.host_programs,
         owned=owned,
         outputs=outputs,

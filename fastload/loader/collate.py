@@ -8,7 +8,7 @@ objects at once: nothing is copied object by object, and no more tensors travel.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -20,6 +20,8 @@ from fastload.draws import native_core
 from fastload.errors import ConfigurationError
 from fastload.host_memory import BufferPool, Zeros
 from fastload.recipe.outputs import SIZES, Outputs
+from fastload.recipe.separate import SeparateProgram
+from fastload.recipe.split import BatchProgram
 from fastload.sources.base import Source
 from fastload.sources.kinds import kind_named
 from fastload.sources.ragged import Ragged
@@ -113,12 +115,17 @@ class _Form(ABC):
 
 class TorchvisionForm(_Form):
     """(images, targets): a list of B images (C, H, W), each of its own size where a transform makes
-    several, all views of one padded tensor; and a list of B dicts with boxes (n, 4), left, top,
+    several (on a GPU views of one padded tensor, elsewhere each in memory of its own); and a
+    list of B dicts with boxes (n, 4), left, top,
     right, bottom in pixels, labels (n,) int64, and all other columns.
 
     Labels that count classes from 0 are served from 1, those that LVIS says of whole images too,
     because torchvision's detectors take 0 for the background. Others are served as they are.
     """
+
+    def separated(self, programs: Sequence[BatchProgram]) -> list[SeparateProgram]:
+        """What makes the list, in place of programs that make batches."""
+        return [SeparateProgram(one.ops) for one in programs]
 
     def __call__(self, columns: dict[str, Any]) -> tuple[list[torch.Tensor], list[dict[str, Any]]]:
         if self.from_zero:
@@ -127,7 +134,10 @@ class TorchvisionForm(_Form):
                 for name in _CLASSES
                 if isinstance(columns.get(name), Ragged)
             }
-        images = list(columns[self.images].unbind(0))
+        images = columns[self.images]
+        if isinstance(images, list):  # each has its size
+            return images, self.targets(columns)
+        images = list(images.unbind(0))
         if SIZES in columns:
             # On a GPU this thread, which is ahead of the trainer, waits for a few bytes.
             sizes = columns[SIZES].tolist()

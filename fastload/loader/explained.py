@@ -34,7 +34,9 @@ def explained(
     if collate:
         rows["delivered"] += f", collate_fn={collate}"
     if workload.padded:
-        rows["delivered"] += ", images padded to the largest of a batch"
+        alone = collate == repr("torchvision") and workload.device.type == "cpu"
+        how = "each image in its own size" if alone else "images padded to the largest of a batch"
+        rows["delivered"] += f", {how}"
     if workload.device.type == "cuda":
         rows["kernels"] = fused.explained(workload.device)
     return rows

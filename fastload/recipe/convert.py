@@ -44,6 +44,8 @@ class ToDtype(PixelOperation):
     """Map the value range as well (uint8 0..255 to float 0..1)."""
     converts_masks: bool = field(default=False, repr=False, compare=False)
     """Whether the transform has masks of that dtype, too, as `v2.ConvertImageDtype`: refused."""
+    out: torch.Tensor | None = field(default=None, repr=False, compare=False)
+    """Memory for the result, on a CPU; None: new memory."""
 
     @property
     def loses_masks(self) -> str:  # type: ignore[override]
@@ -69,7 +71,15 @@ class ToDtype(PixelOperation):
             return 255.0 if self.scale and not dtype.is_floating_point else 1.0
         return 1.0 if self.dtype == dtype == torch.uint8 else None
 
+    def into(self, out: torch.Tensor) -> Operation:
+        return replace(self, out=out) if out.dtype == self.dtype else self
+
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        out = self.out
+        fits = out is not None and out.shape == images.shape and images.dtype == torch.uint8
+        if out is not None and fits and self.dtype.is_floating_point:  # torchvision's very bits
+            out.copy_(images)
+            return out.mul_(1.0 / 255) if self.scale else out
         try:
             result: torch.Tensor = functional.to_dtype(images, self.dtype, scale=self.scale)
         except RuntimeError as error:

@@ -354,7 +354,8 @@ class BatchProgram:
         dtype: torch.dtype | None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """`out`: where the result may be written to, on a CPU."""
+        """`out`: where the result may be written to, on a CPU; what is not may be of any memory
+        format."""
         memory_format = _format_of(tensor)
         last: list[tuple[int, Operation]] = []
         if kind.coloured and mixing is not None:
@@ -365,7 +366,7 @@ class BatchProgram:
             if kind.coloured:
                 op.check_dtype(tensor.dtype)
             tensor = kind.apply(op if out is None else op.into(out), tensor, draws, stream)
-        return tensor.contiguous(memory_format=memory_format)
+        return tensor if out is not None else tensor.contiguous(memory_format=memory_format)
 
     def _passes(self, dtype: torch.dtype) -> Iterator[tuple[int, Operation]]:
         """(stream, operation) of each pass over images of `dtype`; several operations may share

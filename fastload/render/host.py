@@ -348,15 +348,10 @@ def render_into(
         source = resized
     end = start[0] + out.shape[0], start[1] + out.shape[1]
     if min(start) >= 0 and end[0] <= grid[0] and end[1] <= grid[1] and source.shape[:2] == grid:
-        part = source[start[0] : end[0], start[1] : end[1]]
-        if upside_down:
-            part = part[::-1]
-        if not mirrored:
-            np.copyto(out, part)
-            return
-        # numpy copies long rows of one channel faster than pixels of three.
-        for channel in range(out.shape[2]):
-            np.copyto(out[..., channel], part[:, ::-1, channel])
+        _copy(source[start[0] : end[0], start[1] : end[1]], out, (upside_down, mirrored))
+        return
+    if resampling.padding_mode == "constant" and source.shape[:2] == grid:
+        _copy_and_fill(source, start, out, (upside_down, mirrored), resampling.fill)
         return
     rows, columns = (
         _shown(
@@ -373,6 +368,40 @@ def render_into(
     outside = (rows < 0)[:, None] | (columns < 0)
     if outside.any():
         out[outside] = np.asarray(resampling.fill).astype(out.dtype)
+
+
+def _copy(part: Pixels, out: Pixels, flips: tuple[bool, bool]) -> None:
+    """Pixels as they are, or upside down, mirrored."""
+    upside_down, mirrored = flips
+    if upside_down:
+        part = part[::-1]
+    if not mirrored:
+        np.copyto(out, part)
+        return
+    # numpy copies long rows of one channel faster than pixels of three.
+    for channel in range(out.shape[2]):
+        np.copyto(out[..., channel], part[:, ::-1, channel])
+
+
+def _copy_and_fill(
+    source: Pixels, start: tuple[int, int], out: Pixels, flips: tuple[bool, bool], fill: Any
+) -> None:
+    """A window into an image, which begins at row and column `start` and reaches out of it, then
+    flipped upside down, mirrored. No pixel beside the image is computed: they are as they were
+    filled."""
+    # In `out` the image has rows and columns [low, high); none where they do not meet.
+    places, shown = [], []
+    for axis in (0, 1):
+        low = min(max(-start[axis], 0), out.shape[axis])
+        high = max(min(source.shape[axis] - start[axis], out.shape[axis]), low)
+        shown.append(slice(low + start[axis], high + start[axis]))
+        length = out.shape[axis]
+        places.append((length - high, length - low) if flips[axis] else (low, high))
+    (top, bottom), (left, right) = places
+    value = np.asarray(fill).astype(out.dtype)
+    out[:top], out[bottom:], out[top:bottom, :left], out[top:bottom, right:] = (value,) * 4
+    if top < bottom and left < right:
+        _copy(source[shown[0], shown[1]], out[top:bottom, left:right], flips)
 
 
 def _shown(
