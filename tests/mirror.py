@@ -120,6 +120,7 @@ TESTS = {
     "test_recipe_geometry": "geometry.boxes geometry.plan recipe.attributes recipe.crops",
     "test_recipe_composite": "backends.composites backends.pasted recipe.composite",
     "test_recipe_partner": "recipe.partner",
+    "test_recipe_separate": "recipe.separate",
     "test_recipe_pillow_augment": "recipe.pillow_augment",
     "test_recipe_lower": "recipe.convert recipe.lower recipe.recipe",
     "test_recipe_mix": "recipe.mix",
