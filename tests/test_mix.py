@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import tarfile
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
@@ -631,3 +633,72 @@ def test_sources_in_a_store(
                 assert all(torch.equal(a, b) for a, b in zip(served, epoch, strict=True))
         reads = sum(method == "GET" for method, _, _ in server.requests)
         assert 0 < reads < 110  # of 120 samples, and some of the third epoch
+
+
+# -- Sources of several columns --------------------------------------------------------------------
+
+
+def test_a_mix_of_joined_sources(folders: dict[str, str]) -> None:
+    """Each row has the partner of its own source's image."""
+    plain = {name: open_source(folders[name]) for name in ("a", "bb")}
+    counts = {name: len(one.source) for name, one in plain.items()}
+    numbers = {name: np.arange(n) + 100 * (name == "bb") for name, n in counts.items()}
+    joined = {
+        name: fastload.join(
+            plain[name],
+            {"code": numbers[name], "caption": {n: f"{name} {n}" for n in range(counts[name])}},
+            by="index",
+        )
+        for name in plain
+    }
+    mixed = fastload.mix(joined, weights={"a": 1, "bb": 1}, until=24, origin=True)
+    whole = {
+        name: batches(fastload.create_loader(one, counts[name], transform=v2.Resize((16, 16))))[0]
+        for name, one in joined.items()
+    }
+    seen = set()
+    for batch in batches(
+        fastload.create_loader(mixed, 5, shuffle=True, transform=v2.Resize((16, 16)))
+    ):
+        for row, (code, caption, origin) in enumerate(
+            zip(batch["code"].tolist(), batch["caption"], batch["origin"].tolist(), strict=True)
+        ):
+            name, index = ("bb", code - 100) if code >= 100 else ("a", code)
+            assert (caption, origin) == (f"{name} {index}", name == "bb")
+            assert torch.equal(batch["image"][row], whole[name]["image"][index])
+            assert batch["label"][row] == whole[name]["label"][index]
+            seen.add(name)
+    assert seen == {"a", "bb"}
+
+
+def test_a_mix_of_lists_of_images(tmp_path: Path) -> None:
+    """Lists of 0 to 3 images of several sizes: the same pixels as each source alone gives."""
+    opened = {}
+    for name, samples in (("one", 7), ("other", 5)):
+        root = tmp_path / name
+        root.mkdir()
+        rows = []
+        for number in range(samples):
+            files = [f"{number}_{place}.png" for place in range((number + len(name)) % 4)]
+            for place, file in enumerate(files):
+                photo = images.photo(8 + number, 9 + place, seed=number + 50 * len(name))
+                Image.fromarray(photo).save(root / file)
+            rows.append({"image": files, "number": number, "text": f"{name} {number}"})
+        (root / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        opened[name] = open_source(root / "rows.jsonl")
+    mixed = fastload.mix(opened, weights={"one": 1, "other": 1}, until="all_exhausted")
+    whole = {
+        name: batches(fastload.create_loader(one, len(one.source)))[0]
+        for name, one in opened.items()
+    }
+    seen = set()
+    for batch in batches(fastload.create_loader(mixed, 3, shuffle=True)):
+        lists = list(batch["images"])
+        for row, text in enumerate(batch["text"]):
+            name, number = text.split()
+            expected = list(whole[name]["images"])[int(number)]
+            assert batch["number"][row] == int(number)
+            assert len(lists[row]) == len(expected) == (int(number) + len(name)) % 4
+            assert all(torch.equal(a, b) for a, b in zip(lists[row], expected, strict=True))
+            seen.add(text)
+    assert len(seen) == 12
