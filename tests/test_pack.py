@@ -504,6 +504,27 @@ def test_arrays_of_any_name_are_read_back(
     assert (served.dtype, served.tolist()) == (values.dtype, values.tolist())
 
 
+@pytest.mark.parametrize("format", ["tar", pytest.param("parquet", marks=pytest.mark.whole)])
+def test_values_of_json_are_read_back(tmp_path: Path, format: str) -> None:
+    root = tmp_path / "rows"
+    root.mkdir()
+    values: list[Any] = [{"n": [1, "ä"]}, {"deep": [{"x": 1.5}]}, {}, {"none": None}, {"n": "1"}]
+    for number in range(len(values)):
+        (root / f"{number}.jpg").write_bytes(images.jpeg(images.photo(8, 9, seed=number)))
+    rows = [{"image": f"{n}.jpg", "more": one} for n, one in enumerate(values)]
+    (root / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    packed(root / "rows.jsonl", tmp_path / "out", format=format)
+    with fastload.create_loader(str(tmp_path / "out"), len(values)) as loader:
+        assert next(iter(loader))["more"] == values
+
+
+def test_lists_of_images_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(images.jpeg(images.photo(8, 9, seed=1)))
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"image": ["a.jpg", "a.jpg"]}))
+    with pytest.raises(SourceError, match="has lists of images, which shards cannot hold. Serve"):
+        packed(fastload.open_source(tmp_path / "rows.jsonl").source, tmp_path / "out")
+
+
 def test_numbers_that_parquet_has_no_type_for_are_named(tmp_path: Path) -> None:
     pixels = np.stack([images.photo(8, 8, seed=n) for n in range(4)])
     waves = ValueArray(np.arange(4) * 1j)

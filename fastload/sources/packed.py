@@ -10,8 +10,11 @@ import msgspec
 from fastload import stores
 from fastload.errors import SourceError, counted
 from fastload.sources.base import OpenOptions
+from fastload.sources.texts import TEXT
 
 ABOUT_NAME = "fastload.json"
+JSON_NAME = "json"
+"""The role of values of JSON's, whose texts are packed."""
 
 
 class About(msgspec.Struct, frozen=True):
@@ -78,7 +81,14 @@ def in_order(columns: dict[str, Any], packed: About | None, options: OpenOptions
             f"have {', '.join(columns)}. Copy both again, or name the columns that you want: "
             "fields=(...)."
         )
-    return {name: columns[name] for name in packed.columns}
+    return {name: _as_packed(columns[name], role) for name, role in packed.columns.items()}
+
+
+def _as_packed(column: Any, role: str) -> Any:
+    """Shards have a text where a value of JSON's was."""
+    if role == JSON_NAME and column.role == TEXT.name:
+        return replace(column, role=JSON_NAME)
+    return column
 
 
 def check_samples(packed: About | None, count: int, spec: object) -> None:

@@ -28,6 +28,7 @@ from fastload.files import DecodeSettings, in_utf8, read_regular_into
 from fastload.sources import EncodedFiles, PixelImages, Source, Values
 from fastload.sources.columns import ImageColumn
 from fastload.sources.kinds import kind_of_key, transformed
+from fastload.sources.packed import JSON_NAME
 from fastload.sources.places import refuse_left_behind
 from fastload.sources.texts import TEXT
 from fastload.stores import ChangedError
@@ -95,6 +96,12 @@ class Contents:
                 f"{source.name}: its samples are made by the Python code of {column.producer}; "
                 "only stored samples can be packed. Give the folder, archive or arrays that it "
                 "reads."
+            )
+        for name in source.decoded:
+            raise SourceError(
+                f"{source.name}: column {name!r} has lists of images, which shards cannot hold. "
+                "Serve these files as they are; or leave the column out where others are to be "
+                "packed: open_source(..., fields=...)."
             )
         if not source.images:
             raise SourceError(f"{source.name}: has no images; only data sets of images are packed.")
@@ -238,7 +245,7 @@ class Contents:
             points = shrunk_points(np.array([size]), self.options.short_side)
             rows = transformed(column.kind, rows, points)
         if field.how == "text":
-            text = column.kind.objects(rows)[0]
+            text = TEXT.objects(rows)[0]  # of JSON values their own text
             return Part(text.encode(), "txt", text)
         value = rows[0]
         if field.how == "label":
@@ -325,7 +332,7 @@ def _field(name: str, column: Any, source: str, options: PackOptions) -> Field:
                 "keeps them as they are."
             )
         return Field(name, role, "mask" if role == "mask" else "image")
-    if role == TEXT.name:
+    if role in (TEXT.name, JSON_NAME):
         return Field(name, role, "text")
     read_as = kind_of_key(name, ragged=column.ragged).name
     if read_as != role.partition(":")[0]:
