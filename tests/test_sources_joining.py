@@ -199,6 +199,35 @@ def test_rows_of_variable_length_and_bfloat16(root: Path, tmp_path: Path) -> Non
     assert served(opened, "half").dtype == np.float32
 
 
+def test_lengths_of_rows_in_files(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of parts of a file follow from their places; a budget goes by them."""
+    rows = [torch.ones(n + 1, 3) * n for n in range(5)]
+    save_file({STEMS[n]: rows[n].bfloat16() for n in SHUFFLED}, tmp_path / "e.safetensors")
+    for stem, row in zip(STEMS, rows, strict=True):
+        (tmp_path / "npy" / stem).parent.mkdir(parents=True, exist_ok=True)
+        np.save(tmp_path / "npy" / f"{stem}.npy", row.numpy())
+    given = {
+        "e": fastload.Partner(tmp_path / "e.safetensors", ragged=True),
+        "n": fastload.Partner(tmp_path / "npy", ragged=True),
+        "caption": fastload.Partner(root / "captions"),
+    }
+    opened = fastload.join(root / "images", given, by="name")
+    columns: dict[str, Any] = dict(opened.source.values)
+    assert columns["n"].lengths.tolist() == [1, 2, 3, 4, 5]
+    assert columns["caption"].lengths.tolist() == [len(f"Bär {n}".encode()) for n in range(5)]
+    some = opened.source.take(np.array([4, 1])).values["e"]
+    with monkeypatch.context() as patched:
+        patched.delattr(EncodedFiles, "read_many")  # nothing is read
+        assert columns["e"].lengths.tolist() == [1, 2, 3, 4, 5]
+        assert getattr(some, "lengths").tolist() == [5, 2]  # noqa: B009
+    order = fastload.Budget(fastload.Shuffle(), total=6, cost="e")
+    with fastload.create_loader(opened, order=order, transform=v2.Resize((8, 8))) as loader:
+        for batch in loader:
+            assert 0 < sum(map(len, batch["e"])) <= 6
+
+
 def test_by_a_column(root: Path) -> None:
     """Several samples may have one key."""
     words = {"1": "dogs", "0": "cats", "7": "none"}

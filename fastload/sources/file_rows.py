@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from fastload.sources.texts import TEXT, text_of_file
 BFLOAT16 = "BF16"
 """How a row of these is called: it is served as float32, which has all its values. numpy has no
 such dtype."""
+_AT_ONCE = 1024
+"""Rows that are read together for their lengths."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,16 @@ class RaggedFileRows(FileRows):
         first = self.at(np.zeros(min(1, len(self)), dtype=np.int64))
         return len(self) * first.nbytes
 
+    @cached_property
+    def lengths(self) -> Int64Array:
+        """(N,) int64: how many rows each array has. Of parts of files by their sizes; `.npy` files
+        are read, all of them. Raises DecodeError: one cannot be read."""
+        width = 2 if self.stored == BFLOAT16 else np.dtype(self.stored or self.dtype).itemsize
+        row, bytes_of = width * int(np.prod(self.shape, dtype=np.int64)), self.files.lengths
+        if self.stored and row and bytes_of is not None and (bytes_of >= 0).all():
+            return np.asarray(bytes_of // row)
+        return _lengths_read(self)
+
     def _shape_of(self, data: bytes) -> tuple[int, ...]:
         return (-1, *self.shape)
 
@@ -143,6 +156,12 @@ class TextFiles(Values):
         values = np.frombuffer(b"".join(texts), dtype=np.uint8)
         return Ragged(values, offsets_of([len(text) for text in texts]))
 
+    @cached_property
+    def lengths(self) -> Int64Array:
+        """(N,) int64: bytes of each text in UTF-8; all files are read. Raises DecodeError: one
+        cannot be read."""
+        return _lengths_read(self)
+
     @property
     def nbytes(self) -> int:
         return len(self) * 256  # an estimate: a long caption
@@ -152,6 +171,13 @@ class TextFiles(Values):
 
     def take(self, indices: Int64Array) -> TextFiles:
         return replace(self, files=self.files.take(indices))
+
+
+def _lengths_read(column: RaggedFileRows | TextFiles) -> Int64Array:
+    """By reading the column, in pieces."""
+    starts = range(0, len(column), _AT_ONCE)
+    ends = [np.arange(first, min(first + _AT_ONCE, len(column))) for first in starts]
+    return np.concatenate([np.empty(0, np.int64), *(column.at(rows).lengths for rows in ends)])
 
 
 def read_rows(files: EncodedFiles, indices: Int64Array) -> Sequence[bytes]:
