@@ -38,12 +38,15 @@ def blocks(text: str) -> dict[str, list[str]]:
 
 def transform_of(line: str) -> Any:
     """What a line of the page makes."""
-    import albumentations
     from torchvision.transforms import v2
 
     import fastload
 
-    names = {"v2": v2, "A": albumentations, "fastload": fastload}
+    names: dict[str, Any] = {"v2": v2, "fastload": fastload}
+    if line.startswith("A."):
+        import albumentations
+
+        names["A"] = albumentations
     return eval(line, names)
 
 
