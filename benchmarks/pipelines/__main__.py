@@ -170,7 +170,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             verdicts(pipelines, done.measurements),
         )
         bars += found
-        print_fitting(Console(highlight=False), table(found))
+        if found:  # else nothing could be measured, which the lines above say
+            print_fitting(Console(highlight=False), table(found))
     if given.processor:
         setting = Setting(given.originals, given.data, 1, 0)
         for line in processor_time(pipelines, setting, given.data, given.work, images=given.images):
