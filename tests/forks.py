@@ -12,7 +12,7 @@ that it stays shared). A fork gets the tests of a file one after the other, so t
 module are made once; when no file is left, half of what another fork has left of its own.
 
 What ends a fork (a signal, `os._exit`) is a failure of the test that it ran, and another fork takes
-the rest. `-x`, `-k`, `--durations`, `--junit-xml`, `--last-failed` and Ctrl-C do what they do
+the rest; where it runs none, of the whole run. `-x`, `-k`, `--durations`, `--junit-xml`, `--last-failed` and Ctrl-C do what they do
 without. Not on machines whose GPU was used before the fork: CUDA does not work in forks.
 """
 
@@ -176,9 +176,11 @@ class _Forks:
         status = os.waitstatus_to_exitcode(os.waitpid(fork.process, 0)[1])
         fork.line.close()
         os.close(fork.ended)
+        how = f"by signal {-status} ({signal.strsignal(-status)})" if status < 0 else "at once"
+        if fork.running is None and status:  # before its first test, or after its last one
+            raise RuntimeError(f"a fork that ran no test ended {how}, with status {status}")
         if fork.running is not None:
             item = self._session.items[fork.running]
-            how = f"by signal {-status} ({signal.strsignal(-status)})" if status < 0 else "at once"
             text = f"the process of this test ended {how}, with status {status}"
             self._log(pytest.TestReport(item.nodeid, item.location, {}, "failed", text, "call", []))
         if fork.queue:

@@ -95,6 +95,13 @@ def test_each_outcome_is_reported_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.whole
+def test_a_fork_that_dies_while_it_runs_no_test_is_an_error(tmp_path: Path) -> None:
+    dies = "import atexit, os\ndef test_passes(): atexit.register(os.kill, os.getpid(), 9)\n"
+    text = ran(tmp_path, test_a=dies)
+    assert "a fork that ran no test ended by signal 9 (Killed), with status -9" in text
+
+
+@pytest.mark.whole
 def test_fixtures_of_a_module_are_made_once_a_fork_and_released(tmp_path: Path) -> None:
     files = dict.fromkeys(("test_a", "test_b", "test_c"), ALL_OUTCOMES)
     text = ran(tmp_path, "-k", "numbers", "--whole-files", **files)
