@@ -12,8 +12,9 @@ that it stays shared). A fork gets the tests of a file one after the other, so t
 module are made once; when no file is left, half of what another fork has left of its own.
 
 What ends a fork (a signal, `os._exit`) is a failure of the test that it ran, and another fork takes
-the rest; where it runs none, of the whole run. `-x`, `-k`, `--durations`, `--junit-xml`, `--last-failed` and Ctrl-C do what they do
-without. Not on machines whose GPU was used before the fork: CUDA does not work in forks.
+the rest; if it ran none, it is an error of the whole run. `-x`, `-k`, `--durations`, `--junit-xml`,
+`--last-failed` and Ctrl-C do what they do without. Not on machines whose GPU was used before the
+fork: CUDA does not work in forks.
 """
 
 from __future__ import annotations
