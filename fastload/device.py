@@ -109,9 +109,9 @@ class DeviceStage:
         self._host_programs, self._owned = host_programs, owned
         self._colour: HostColour | None = None
         if host_programs:
-            from fastload.render.host_colour import HostColour
+            from fastload.recipe.by_core import by_core
 
-            self._colour = HostColour()
+            self._colour, self._programs = by_core(programs, device)
         self._columns, self._pixels = outputs, outputs.pixels
         if any(not kind.coloured for kind in self._pixels.values()):
             for program in (*programs, *host_programs):

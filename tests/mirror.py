@@ -42,7 +42,8 @@ TESTS = {
     "test_cache_stamps": "cache.stamps",
     "test_cli": "cli cli.app cli.commands cli.doctor terminal tools.demo.tour",
     "test_collate": "loader.collate loader.objects",
-    "test_colour_on_host": "loader.colour_place render.gamma render.host_colour render.steps",
+    "test_colour_on_host": "loader.colour_place recipe.by_core render.gamma render.host_colour "
+    "render.steps",
     "test_columns": "recipe.columns sources.boxes sources.columns sources.kinds",
     "test_comparing": "loader.comparing",
     "test_cursor": "loader.states",

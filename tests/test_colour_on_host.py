@@ -318,6 +318,30 @@ def test_a_loader_has_the_same_batches_in_either_place() -> None:
     assert (images == before).all(), "the user's array is not written to"
 
 
+def test_colour_after_a_warp_is_done_by_the_core_where_batches_stay_on_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    images = pictures(count=12)
+    blurs = [v2.RandomApply([v2.GaussianBlur(3)], 0.5), v2.RandomEqualize(0.5)]
+    steps = [JITTER, v2.RandomPerspective(0.3), fastload.HSV(), *blurs, v2.ToImage()]
+    for last in ([], [v2.ToDtype(torch.float32, scale=True)]):
+        transform = v2.Compose([*steps, *last])
+        options = fastload.BackendOptions(place="device")
+        expected = batches(loader_of(images, transform, options=options))
+        with monkeypatch.context() as patch:
+            for name in ("adjust_hsv", "blurred", "_equalize"):
+                for module in ("hsv", "colour", "adjust"):
+                    patch.setattr(f"fastload.recipe.{module}.{name}", _refuse, raising=False)
+            found = batches(loader_of(images, transform))
+        for one, other in zip(found, expected, strict=True):
+            assert torch.equal(one, other)
+            assert one.stride() == other.stride()
+
+
+def _refuse(*given: object) -> None:
+    raise AssertionError("by torch")
+
+
 def test_views_have_colours_of_their_own_on_the_host() -> None:
     views = fastload.Views(JITTER, v2.Compose([JITTER, v2.RandomGrayscale(0.5)]))
     images = pictures(count=7)

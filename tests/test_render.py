@@ -10,9 +10,9 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 
 from fastload.geometry import Resampling
-from fastload.geometry.plan import WarpSampling
+from fastload.geometry.plan import Warp, WarpSampling
 from fastload.render.host import render_into
-from fastload.render.warp import warp_into
+from fastload.render.warp import warp_batch, warp_into
 from tests import images
 
 PHOTO = images.photo(90, 120, seed=3)
@@ -224,6 +224,29 @@ def test_what_a_warp_does_not_say_is_as_in_torchvision() -> None:
             planes(pixels), 0, [2.375, -1.25], 1, [0, 0], interpolation=mode, fill=[0]
         )  # the fill of RandomAffine
         assert difference(out, image(moved)) <= bilinear
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_batches_in_host_memory_are_warped_by_the_core_as_by_torch(
+    channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels = torch.stack(
+        [planes(PHOTO[:30, :41, :channels]), planes(PHOTO[20:50, 9:50, :channels])]
+    )
+    inverse = np.array([[[0.9, 0.2, -2.3], [-0.1, 1.1, 1.7], [0.001, 0.002, 1.0]], np.eye(3)])
+    warp = Warp(inverse, np.linalg.inv(inverse), np.array([[25, 37]] * 2, np.int32))
+    ways = [{}, {"fades": False}, {"mixes": True}]
+    for interpolation in ("bilinear", "nearest"):
+        for way in ways:
+            sampling = WarpSampling(interpolation, (40.6,), **way)  # type: ignore[arg-type]
+            made = warp_batch(pixels, warp, sampling)
+            with monkeypatch.context() as patch:
+                patch.setattr("fastload.native.available", lambda: False)
+                by_torch = warp_batch(pixels, warp, sampling)
+            assert made.shape == by_torch.shape == (2, channels, 25, 37)
+            most = 1 if interpolation == "bilinear" else 0
+            assert difference(made.numpy(), by_torch.numpy()) <= most, (interpolation, way)
+            assert torch.equal(made[1], pixels[1, :, :25, :37])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ of 255 but where a position is within its rounding of the border between two pix
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -111,10 +112,13 @@ def _sampled(
 
 def warp_batch(pixels: torch.Tensor, warp: Warp, sampling: WarpSampling) -> torch.Tensor:
     """(B, C, h, w): a batch of images of one size, of any dtype, on its device; all outputs are of
-    one size. Sums of floating-point numbers are in float32."""
+    one size. Sums of floating-point numbers are in float32. By the native core where it can, as
+    `remap_batch`."""
     if not len(pixels):
         return pixels
     size = [int(n) for n in warp.size[0]]
+    if _core_takes(pixels):
+        return _by_core(pixels, size, sampling, "warp", zip(warp.inverse))
     inverse = on_device(warp.inverse.reshape(-1, 9), pixels.device)
     m = [inverse[:, number].view(-1, 1, 1) for number in range(9)]
     down, across = (
@@ -131,19 +135,36 @@ def remap_batch(
     pixels: torch.Tensor, u: torch.Tensor, v: torch.Tensor, sampling: WarpSampling
 ) -> torch.Tensor:
     """`sample_batch`, by the native core where it can: bytes in host memory."""
-    channels = pixels.shape[1]
-    here = pixels.device.type == "cpu" and pixels.dtype == torch.uint8 and channels <= 4
-    if not (here and pixels.numel() and native.available()):
+    if not _core_takes(pixels):
         return sample_batch(pixels, u, v, sampling)
-    core, bilinear = native.load(), sampling.interpolation == "bilinear"
+    places = zip(u.numpy(), v.numpy(), strict=True)
+    return _by_core(pixels, u.shape[1:], sampling, "remap", places)
+
+
+def _core_takes(pixels: torch.Tensor) -> bool:
+    here = pixels.device.type == "cpu" and pixels.dtype == torch.uint8 and pixels.shape[1] <= 4
+    return here and pixels.numel() > 0 and native.available()
+
+
+def _by_core(
+    pixels: torch.Tensor,
+    size: Sequence[int],
+    sampling: WarpSampling,
+    function: Literal["warp", "remap"],
+    places: Iterable[tuple[Float64Array, ...]],
+) -> torch.Tensor:
+    """(B, C, *size): as `sample_batch`, in this thread. `places`: for each image what the core's
+    function takes."""
+    channels, bilinear = pixels.shape[1], sampling.interpolation == "bilinear"
     fill = np.broadcast_to(np.asarray(sampling.fill, np.float32), channels)
     rounds = sampling.fades and not bilinear
     fill = np.clip(np.rint(fill) if rounds else fill, 0, 255).astype(np.float32)
     packed = np.ascontiguousarray(pixels.permute(0, 2, 3, 1).numpy())
-    out = np.empty((len(packed), *u.shape[1:], channels), np.uint8)
-    for image, x, y, made in zip(packed, u.numpy(), v.numpy(), out, strict=True):
-        places = np.ascontiguousarray(x), np.ascontiguousarray(y)
-        core.remap(image, made, *places, bilinear, sampling.fades, sampling.mixes, fill)
+    out = np.empty((len(packed), *size, channels), np.uint8)
+    moved = getattr(native.load(), function)
+    for image, made, given in zip(packed, out, places, strict=True):
+        where = map(np.ascontiguousarray, given)
+        moved(image, made, *where, bilinear, sampling.fades, sampling.mixes, fill)
     return torch.from_numpy(out).permute(0, 3, 1, 2)
 
 
