@@ -220,6 +220,20 @@ def test_weights_within_sizes_by_the_order() -> None:
         assert {n for batch in numbers(loader) for n in batch} == {3}
 
 
+def test_weights_hold_for_all_sizes_of_batches() -> None:
+    def loader() -> Any:
+        order = fastload.BatchSize(WeightedShuffle(), sizes={0: 8, 1: 4})
+        return fastload.create_loader({"number": np.arange(16)}, order=order)
+
+    with loader() as one, loader() as same:
+        iterator = iter(one)
+        next(iterator)
+        one.set_weights(only(3, count=16))
+        same.load_state_dict(one.state_dict())
+        assert numbers(iterator) == numbers(same) == [[3] * 8]
+        assert numbers(one) == numbers(same) == [[3] * 4] * 4
+
+
 # -- Bad input -------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, cast
@@ -343,6 +343,9 @@ class EpochOrder(Order):
     interleaved: bool = False
     """Whether a rank takes every world_size-th sample of a global batch, as DistributedSampler has
     it, rather than a stretch."""
+    weights_set: list[Any] = field(default_factory=list, repr=False, compare=False)
+    """Of a `WeightedShuffle`: weights, in the order of the places from which on they hold. Copies
+    of this order, of other sizes of batches, have the same list."""
 
     @cached_property
     def samples(self) -> int:

@@ -70,6 +70,7 @@ class WeightedShuffle(Ordering):
             drop_last=order.drop_last,
             seed=order.seed,
             tail="exact",
+            weights_set=order.weights_set,
         )
         if self.weights is not None:
             made.change(SampleWeights.of(self.weights, order.length), (0, 0))
@@ -160,8 +161,6 @@ class WeightedOrder(EpochOrder):
 
     weighted: ClassVar[bool] = True
     own_batches: ClassVar[bool] = True
-    _changes: list[_Change] = field(default_factory=list, repr=False, compare=False)
-    """In the order of their places. Copies of this order have the same list."""
 
     @property
     def repeating(self) -> bool:
@@ -175,17 +174,17 @@ class WeightedOrder(EpochOrder):
         return SampleWeights.of(given, self.length)
 
     def change(self, weights: SampleWeights, place: Position) -> None:
-        kept = [one for one in self._changes if one.place < place]
+        kept = [one for one in self.weights_set if one.place < place]
         epoch = place[0]
         # Of those before this epoch only the last one is of use.
         before = [one for one in kept if one.place <= (epoch, 0)][-1:]
         within = [one for one in kept if one.place > (epoch, 0)]
         number = len(within) + (place[1] > 0)
         # In one step, as another thread may read it.
-        self._changes[:] = [*before, *within, _Change(place, number, weights)]
+        self.weights_set[:] = [*before, *within, _Change(place, number, weights)]
 
     def epoch(self, epoch: int) -> Int64Array:
-        changes = list(self._changes)
+        changes = list(self.weights_set)
         start = [one for one in changes if one.place <= (epoch, 0)][-1:]
         within = [one for one in changes if one.place[0] == epoch and one.place[1] > 0]
         begins = [0, *(one.place[1] * self.global_batch_size for one in within)]
@@ -212,12 +211,12 @@ class WeightedOrder(EpochOrder):
         return super().reproducible() | {"order": "by weights of samples"}
 
     def carried(self, epoch: int, step: int) -> str:
-        first = [one for one in self._changes if one.place <= (epoch, 0)][-1:]
-        kept = [*first, *(one for one in self._changes if one.place > (epoch, 0))]
+        first = [one for one in self.weights_set if one.place <= (epoch, 0)][-1:]
+        kept = [*first, *(one for one in self.weights_set if one.place > (epoch, 0))]
         return json.dumps([[*one.place, one.number, one.weights.text] for one in kept])
 
     def go_on(self, carried: Any, place: Position, *, changed: bool) -> Position:
-        self._changes[:] = self._read(carried)
+        self.weights_set[:] = self._read(carried)
         return place
 
     def _read(self, carried: Any) -> list[_Change]:
@@ -241,11 +240,11 @@ class WeightedOrder(EpochOrder):
 
     @property
     def _kind(self) -> str:
-        return "drawn by weights" if self._changes else "drawn by weights, all equal"
+        return "drawn by weights" if self.weights_set else "drawn by weights, all equal"
 
     def explain(self) -> str:
         rows = [self.describe()]
-        for (epoch, step), _, weights in self._changes:
+        for (epoch, step), _, weights in self.weights_set:
             given = weights.given.astype(np.float64)
             most = float(given.max()) / float(given.mean())
             never = int((given == 0).sum())
