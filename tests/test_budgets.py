@@ -175,6 +175,15 @@ def test_epochs_have_other_batches_and_lengths_that_are_known_before() -> None:
     assert max(len(one) for one in draws_of(small)) == 4 == small.largest_batch
 
 
+@pytest.mark.parametrize("padded", [False, True])
+def test_samples_that_cost_nothing(padded: bool) -> None:
+    costs = np.r_[np.zeros(40, np.int64), LENGTHS]
+    order = order_of(Budget(Shuffle(), total=110, cost="tokens", padded=padded), of=costs)
+    batches = draws_of(order)
+    assert sorted(np.concatenate([one.indices for one in batches]).tolist()) == list(range(190))
+    assert max(map(len, batches)) <= order.largest_batch
+
+
 @pytest.mark.parametrize("name", CUTS)
 def test_short_and_long_samples_come_at_any_step(name: str) -> None:
     """Chi-square of 15 degrees of freedom: above 37.7 in one of 1,000 cases."""

@@ -71,8 +71,12 @@ class Budget(CutOrdering):
         inner = self._inner(order)
         costs, left_out, _ = self._fitting(order, int(self.total))
         fitting = costs[costs <= self.total]
-        least = max(int(fitting.min(initial=self.total)), 1)
-        most = self.total // least if self.most is None else self.most
+        if self.padded:
+            least = max(int(fitting.min(initial=self.total)), 1)
+            most = self.total // least if self.most is None else self.most
+        else:  # what costs nothing is all in one batch of its window
+            some = fitting[fitting > 0]
+            most = self.total // int(some.min(initial=self.total)) + len(fitting) - len(some)
         return BudgetOrder(
             inner.length,
             1,
