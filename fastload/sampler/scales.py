@@ -370,6 +370,10 @@ class PhasedOrder(EpochOrder):
         return None if one is None else one.repeats(indices)
 
     @property
+    def counted_by(self) -> Any:
+        return self._all[0].counted_by
+
+    @property
     def may_differ(self) -> frozenset[str]:
         return self._all[0].may_differ
 
