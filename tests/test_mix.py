@@ -470,6 +470,74 @@ def test_weights_and_sources_may_change_where_that_is_asked_for(folders: dict[st
     assert sum(int((batch[2] == 0).sum()) for batch in seen) in range(8, 13)
 
 
+def texts(count: int, seed: int) -> dict[str, Any]:
+    lengths = np.random.default_rng(seed).integers(1, 20, count)
+    return {"tokens": fastload.Ragged.of([np.arange(n) for n in lengths]), "n": np.arange(count)}
+
+
+ORDERS: dict[str, Any] = {
+    "budget": lambda size: ({}, fastload.Budget(fastload.Shuffle(), total=8 * size, cost="tokens")),
+    "packed": lambda size: (
+        {"batch_size": size // 4},
+        fastload.Packed(fastload.Shuffle(), length=32),
+    ),
+}
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("kind", ORDERS)
+def test_epochs_cut_by_cost_go_on_between_two_of_them(kind: str) -> None:
+    """With another source, and batches of another size, so that epochs have other steps."""
+    x, y, z = texts(50, 0), texts(60, 1), texts(70, 2)
+
+    def loader(size: int, sources: Any, weights: Any) -> Any:
+        options, order = ORDERS[kind](size)
+        mixed = fastload.mix(sources, weights=weights, until=60, goes_on=True)
+        return fastload.create_loader(mixed, order=order, **options)
+
+    for old_size, new_size in ((4, 8), (8, 4)):
+        with (
+            loader(old_size, {"x": x, "y": y}, [1, 1]) as old,
+            loader(new_size, {"x": x, "z": z, "y": y}, [1, 2, 1]) as new,
+        ):
+            for _ in zip(range(len(old) - 2), iterator := iter(old), strict=False):
+                pass
+            with pytest.raises(StateMismatchError, match="in the middle of an epoch of Buckets"):
+                new.load_state_dict(old.state_dict())
+            list(iterator)
+            for _ in zip(range(len(old)), old, strict=False):  # the loop has not ended yet
+                pass
+            new.load_state_dict(old.state_dict())
+            assert (new.state_dict()["epoch"], new.state_dict()["step"]) == (2, 0)
+            for _ in range(6):
+                for _ in new:
+                    state = new.state_dict()
+                    with loader(new_size, {"x": x, "z": z, "y": y}, [1, 2, 1]) as same:
+                        same.load_state_dict(state)
+                        assert same.state_dict() == state
+                step = {**state, "step": state["step"] + 1}
+                with pytest.raises(StateMismatchError, match="not a place|says how far"):
+                    new.load_state_dict(step)
+
+
+def test_buckets_that_were_left_in_the_middle_are_refused_whatever_the_batch() -> None:
+    sources = {"x": arrays(50), "y": arrays(60)}
+
+    def loader(batch_size: int, weights: Any) -> Any:
+        mixed = fastload.mix(sources, weights=weights, until=64, goes_on=True)
+        order = fastload.Buckets(fastload.Shuffle(), sizes=[(8, 8)])
+        return fastload.create_loader(mixed, batch_size, order=order, transform=CROP)
+
+    with loader(4, (1, 1)) as old, loader(16, (1, 2)) as new:  # 16 and 4 batches an epoch
+        for step, _ in enumerate(old):
+            state = old.state_dict()
+            if step < 15:
+                with pytest.raises(StateMismatchError, match="in the middle of an epoch"):
+                    new.load_state_dict(state)
+        new.load_state_dict(state)
+        assert (new.epoch, len(list(new))) == (1, 4)
+
+
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_states_by_torch_distributed_checkpoint(tmp_path: Path) -> None:
     """Of the same mix, and of one with another source."""
@@ -570,6 +638,15 @@ def test_bad_arguments(options: Any, message: str) -> None:
     given = {"sources": {"x": arrays(3), "y": arrays(2)}} | options
     with pytest.raises(ConfigurationError, match=message):
         fastload.mix(given.pop("sources"), **given)
+
+
+def test_sizes_of_batches_by_which_epochs_would_end_elsewhere_are_refused() -> None:
+    mixed = fastload.mix({"x": arrays(30), "y": arrays(20)}, weights=[1, 1], homogeneous=True)
+    sizes = fastload.Progressive(fastload.Shuffle(), sizes={0: 8, 3: 16})
+    for inner in (fastload.Shuffle(), sizes, fastload.Balanced(sizes)):
+        order = fastload.BatchSize(inner, sizes={0: 8, 1: 7})
+        with pytest.raises(ConfigurationError, match="would have other numbers of samples"):
+            fastload.create_loader(mixed, order=order, transform=CROP)
 
 
 def test_what_cannot_be_part_of_a_mix() -> None:

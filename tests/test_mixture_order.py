@@ -395,9 +395,11 @@ def test_another_mix_goes_on_where_each_component_was_left() -> None:
         "[1]",
         None,
         7,
-        '{"began": -1, "before": {}, "taken": {}, "of": {}}',
-        '{"began": 0, "before": {"a": -1}, "taken": {}, "of": {}}',
-        '{"began": 0, "before": {}, "taken": {"a": 1.5}, "of": {}}',
+        '{"began": -1, "before": {}, "taken": {}, "of": {}, "at": [0, 0]}',
+        '{"began": 0, "before": {"a": -1}, "taken": {}, "of": {}, "at": [0, 0]}',
+        '{"began": 0, "before": {}, "taken": {"a": 1.5}, "of": {}, "at": [0, 0]}',
+        '{"began": 0, "before": {}, "taken": {}, "of": {}, "at": [0, -1]}',
+        '{"began": 0, "before": {}, "taken": {}, "of": {}, "at": [2, 0]}',
     ],
 )
 def test_a_damaged_state_is_refused(carried: Any) -> None:
@@ -408,8 +410,10 @@ def test_a_damaged_state_is_refused(carried: Any) -> None:
 def test_a_function_that_gives_other_weights_than_before_is_refused() -> None:
     first = order_of((100, 100), lambda epoch: (1 + epoch, 1), until=40)
     other = order_of((100, 100), lambda epoch: (1, 1 + epoch), until=40)
+    before = np.asarray(other.epoch(3))
     with pytest.raises(StateMismatchError, match="function of the epoch"):
         other.go_on(first.carried(2, 1), (2, 1), changed=False)
+    assert np.array_equal(np.asarray(other.epoch(3)), before)  # nothing has changed
 
 
 # -- Bad input -------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from fastload.loader.config import (
 from fastload.loader.feed import Feed
 from fastload.loader.iterator import Cursor, LoaderIterator, Progress, Stats
 from fastload.loader.rules import refuse_beside_batches, refuse_of_dataloader
-from fastload.loader.states import STATE_VERSION, LoadedOrder, checked_epoch, read_state
+from fastload.loader.states import STATE_VERSION, LoadedOrder, checked_epoch, no_place, read_state
 from fastload.recipe import Recipe
 from fastload.sampler import Order, Ordering, Position, Shard, announce_epoch
 from fastload.sources.base import Source
@@ -687,16 +687,22 @@ class Loader(ShownAsDataLoader):
         if isinstance(state, Mapping) and str(state.get("recipe")) in others:
             recipe = str(state["recipe"])
         mine = self._parts.identity() | {"recipe": recipe}
-        order = self._parts.order
+        order, here = self._parts.order, self._cursor.position
+        kept = order.carried(*here)
 
         def steps_in(epoch: int) -> int:
-            return sys.maxsize if order.open_ended else order.steps_in(epoch)
+            # Where a mix has gone on after another one, what it carries says how epochs are cut.
+            return sys.maxsize if order.open_ended or kept else order.steps_in(epoch)
 
         position, fingerprint, sampler, changed = read_state(
             state, mine, steps_in, order.may_differ
         )
-        if order.carried(0, 0):
+        if kept:
             position = order.go_on(state.get("carried"), position, changed=changed)
+            steps = order.steps_in(position[0])
+            if position[1] > steps:
+                order.go_on(kept, here, changed=False)
+                raise no_place(*position, steps)
             self._feed.forget()
         loaded = None if fingerprint is None else LoadedOrder(position, fingerprint, str(sampler))
         if loaded is not None and order.ahead:

@@ -94,12 +94,17 @@ def read_state(
         or type(step) is not int
         or not (0 <= epoch < _EPOCHS and step >= 0 and (changed or step <= steps))
     ):
-        raise StateMismatchError(
-            f"state: epoch {epoch!r}, step {step!r} is not a place in epochs of "
-            f"{counted(steps, 'batch')}."
-        )
+        raise no_place(epoch, step, steps)
     sampler = theirs.get("sampler") or theirs.get("batch_sampler")
     return (epoch, step), fingerprint, sampler, changed
+
+
+def no_place(epoch: Any, step: Any, steps: int) -> StateMismatchError:
+    """The error of a state whose place is not one of epochs with so many steps."""
+    return StateMismatchError(
+        f"state: epoch {epoch!r}, step {step!r} is not a place in epochs of "
+        f"{counted(steps, 'batch')}."
+    )
 
 
 def _same(mine: Any, theirs: Any) -> bool:

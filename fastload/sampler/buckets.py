@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.draws import Draws, Stream
-from fastload.errors import ConfigurationError, StateMismatchError, counted
+from fastload.errors import ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.sampler.order import EpochOrder, Int64Array, Ordering, Position, Shuffle
 from fastload.sampler.placement import NodePlacement
@@ -441,16 +441,12 @@ class BucketOrder(EpochOrder):
         return self.inner.carried(epoch + (step >= self.steps), 0)
 
     def go_on(self, carried: Any, place: Position, *, changed: bool) -> Position:
-        epoch, step = place
-        if changed and 0 < step < self.steps:
-            raise StateMismatchError(
-                "state: it was taken in the middle of an epoch of Buckets, of a mix that has "
-                "changed since: which samples were taken is not known. Take states to be changed "
-                "between two epochs."
-            )
-        begins = epoch + (step >= self.steps), 0
-        went_on = self.inner.go_on(carried, begins, changed=changed)
-        return went_on if changed else place
+        went_on = self.inner.go_on(carried, place, changed=changed)
+        self.forget_epochs()
+        return went_on
+
+    def forget_epochs(self) -> None:
+        self._kept.clear()
 
     @property
     def _kind(self) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fastload.draws import Draws, Stream
-from fastload.errors import ConfigurationError, StateMismatchError, counted
+from fastload.errors import ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.sampler.buckets import say_once
 from fastload.sampler.costs import CostedOrdering
@@ -274,18 +274,13 @@ class CutOrder(EpochOrder):
         return self.inner.carried(epoch + (step >= self.steps_in(epoch)), 0)
 
     def go_on(self, carried: Any, place: Position, *, changed: bool) -> Position:
-        epoch, step = place
-        ended = step >= self.steps_in(epoch)
-        if changed and step and not ended:
-            raise StateMismatchError(
-                "state: it was taken in the middle of an epoch that is cut by cost, of a mix that "
-                "has changed since: which samples were taken is not known. Take states to be "
-                "changed between two epochs."
-            )
-        went_on = self.inner.go_on(carried, (epoch + ended, 0), changed=changed)
+        went_on = self.inner.go_on(carried, place, changed=changed)
+        self.forget_epochs()
+        return went_on
+
+    def forget_epochs(self) -> None:
         self._ends.clear()
         self._last.clear()
-        return went_on if changed else place
 
     def any_sample(
         self, epoch: int, step: int, indices: Int64Array, chance: tuple[float, float]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -32,7 +33,9 @@ from fastload.sampler.weights import Pieces, Weights, apportioned
 
 Until = Literal["first_exhausted", "all_exhausted"] | int
 # What may be another in a state that another mixture goes on from, by the keys of states.
-_CHANGED = frozenset(("source", "length", "mixture", "global_batch_size", "drop_last", "buckets"))
+_CHANGED = frozenset(
+    ("source", "length", "mixture", "global_batch_size", "drop_last", "buckets", "cuts")
+)
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,9 @@ class MixtureOrder(EpochOrder):
         if weights.constant is not None:
             return self._constant_counts
         pieces = self.pieces(epoch)
-        return apportioned((np.diff(pieces.edges) @ pieces.shares).tolist(), self.units)
+        parts = np.diff(pieces.edges)[:, None] * pieces.shares
+        # A product of matrices is rounded otherwise by other processors.
+        return apportioned([math.fsum(column) for column in parts.T.tolist()], self.units)
 
     @cached_property
     def _constant_counts(self) -> Int64Array:
@@ -225,7 +230,8 @@ class MixtureOrder(EpochOrder):
         if self.groups is None and self.mixture.weights.constant is not None:
             return cast("Int64Array", zero + (epoch - begin) * self.unit * self._constant_counts)
         version = self._start.get("version", 0)
-        done = (e for v, e in self._taken if v == version and begin < e <= epoch)
+        # A copy, as another thread may write.
+        done = (e for v, e in list(self._taken) if v == version and begin < e <= epoch)
         known = max(done, default=begin)
         taken = self._taken.get((version, known), zero)
         for before in range(known, epoch):
@@ -415,6 +421,7 @@ class MixtureOrder(EpochOrder):
                 "began": self._began,
                 "before": self._named(self.taken_before(self._began)),
                 "taken": self._named(self.taken_at(epoch, step)),
+                "at": [epoch, step],
                 "of": self._identities,
             }
         )
@@ -445,22 +452,35 @@ class MixtureOrder(EpochOrder):
 
     def go_on(self, carried: Any, place: Position, *, changed: bool) -> Position:
         epoch, step = place
-        began, before, taken, of = _read(carried)
+        began, before, taken, of, at = _read(carried)
+        if at not in (place, (epoch, 0), (epoch + 1, 0)):
+            raise StateMismatchError(
+                f"state: it is of epoch {epoch}, step {step}, and says how far the sources of the "
+                f"mix were read at {at}. Pass what Loader.state_dict() returned."
+            )
         if not changed:
-            self._begin(began, before)
-            if self._named(self.taken_at(epoch, step)) != taken:
+            tried = replace(self, _start={})
+            tried._begin(began, before)
+            if tried._named(tried.taken_at(*at)) != taken:
                 raise StateMismatchError(
                     "state: the weights of this mix, by a function of the epoch, are others than "
                     "those of the epochs before it, so that it is not known which samples are "
                     "left. Give the same function, or fastload.mix(..., goes_on=True)."
                 )
+            self._begin(began, before)
             return place
+        if step and at == (epoch, 0):
+            raise StateMismatchError(
+                "state: it was taken in the middle of an epoch of Buckets, Budget or Packed, of a "
+                "mix that has changed since: which samples were taken is not known. Take states "
+                "to be changed between two epochs."
+            )
         kept = {
             name: count
             for name, count in taken.items()
             if self._identities.get(name) == of.get(name)
         }
-        epoch += step > 0
+        epoch = at[0] + (at[1] > 0)
         self._begin(epoch, kept)
         return epoch, 0
 
@@ -501,17 +521,18 @@ def _seed_of(seed: int, name: str) -> int:
     return int.from_bytes(digest.digest(), "little")
 
 
-def _read(carried: Any) -> tuple[int, dict[str, int], dict[str, int], dict[str, str]]:
+def _read(carried: Any) -> tuple[int, dict[str, int], dict[str, int], dict[str, str], Position]:
     """What `MixtureOrder.carried` has written. Raises StateMismatchError: it is something else."""
     try:
         given = json.loads(carried)
         began, of = given["began"], given["of"]
         before, taken = given["before"], given["taken"]
-        good = type(began) is int and 0 <= began < 1 << 32
+        epoch, step = given["at"]
+        good = all(type(n) is int and 0 <= n < 1 << 32 for n in (began, epoch, step))
         for counts in (before, taken):
             good = good and all(type(n) is int and 0 <= n < 1 << 62 for n in counts.values())
         if good and all(type(one) is str for one in of.values()):
-            return began, before, taken, of
+            return began, before, taken, of, (epoch, step)
     except (TypeError, ValueError, KeyError, AttributeError):
         pass
     raise StateMismatchError(

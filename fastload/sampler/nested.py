@@ -173,6 +173,9 @@ class Around(EpochOrder):
     def go_on(self, carried: Any, place: Position, *, changed: bool) -> Position:
         return self.inner.go_on(carried, place, changed=changed)
 
+    def forget_epochs(self) -> None:
+        self.inner.forget_epochs()
+
     def sample_weights(self, given: Any) -> Any:
         return self.inner.sample_weights(given)
 

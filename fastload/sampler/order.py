@@ -506,6 +506,9 @@ class EpochOrder(Order):
         equal so that one can go on after the other. None: of others."""
         return None
 
+    def forget_epochs(self) -> None:
+        """Epochs that are kept are to be computed again: a state was loaded."""
+
     def in_blocks(self, blocks: Any) -> EpochOrder | None:
         """This order with samples shuffled by a BlockShuffle, where that is its own matter."""
         return None

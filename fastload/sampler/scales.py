@@ -381,7 +381,13 @@ class PhasedOrder(EpochOrder):
         return self.at(epoch).carried(epoch, step)
 
     def go_on(self, carried: Any, place: Position, *, changed: bool) -> Position:
-        return self.at(place[0]).go_on(carried, place, changed=changed)
+        went_on = self.at(place[0]).go_on(carried, place, changed=changed)
+        self.forget_epochs()
+        return went_on
+
+    def forget_epochs(self) -> None:
+        for phase in self._all:
+            phase.forget_epochs()
 
     def sample_weights(self, given: Any) -> Any:
         return self._all[0].sample_weights(given)
