@@ -86,6 +86,8 @@ def test_ranks_of_a_mesh_compare(tmp_path: Path) -> None:
         assert "samples: " in differing
         assert "no order today" in one["broken"]
         assert one["broken"].startswith("RuntimeError" if tp else "StateMismatchError")
+        assert "rows.npz: was written again" in one["rewritten"]
+        assert one["rewritten"].startswith("SourceError" if tp else "StateMismatchError")
         assert one["epochs"] == one["plain"]
         assert one["part of the loader"]
         assert "compare: must be True, None, a DeviceMesh" in one["refused"]

@@ -18,6 +18,28 @@ _ERROR, _PART, _PARTS, _SAMPLES = "error", "part", "parts", "samples"
 many; the fingerprint of what its sampler gives."""
 
 
+class Telling:
+    """A context in which an error is said to the ranks that compare, which hear it at their first
+    `next`."""
+
+    def __init__(self, compared: Compared) -> None:
+        self._with = compared
+
+    def __enter__(self) -> None:
+        """Nothing yet."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            _all_said({_ERROR: f"{type(error).__name__}: {error}"}, self._with)
+
+
+def _all_said(mine: dict[str, Any], compared: Compared) -> list[Any]:
+    """What each rank of the group says: one collective."""
+    said: list[Any] = [None] * dist.get_world_size(compared.group)
+    dist.all_gather_object(said, mine, compared.group)
+    return said
+
+
 class ComparingIterator(LoaderIterator):
     """Before its first batch all ranks of the group say what they are about to give, by one
     collective in the trainer's thread. What one of them raises until then is an error on all, so
@@ -44,8 +66,7 @@ class ComparingIterator(LoaderIterator):
             mine = self._said()
         except Exception as raised:
             error, mine = raised, {_ERROR: f"{type(raised).__name__}: {raised}"}
-        said: list[Any] = [None] * dist.get_world_size(compared.group)
-        dist.all_gather_object(said, mine, compared.group)
+        said = _all_said(mine, compared)
         if error is not None:
             raise error
         check(said, dist.get_process_group_ranks(compared.group), divided=compared.divided)

@@ -6,6 +6,7 @@ import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from fastload.loader.adoption import Adoption
     from fastload.loader.following import FollowedSampler
+    from fastload.sampler import Compared
     from fastload.sampler.mesh import MeshShard
 
 logger = logging.getLogger("fastload")
@@ -223,7 +225,10 @@ class Loader(ShownAsDataLoader):
     """The label by name."""
 
     _own = frozenset(
-        ("config", "existing", "_finalizer", "_followed", "_progress", "_seen", "_settled")
+        (
+            *("config", "existing", "_finalizer", "_followed", "_progress", "_seen", "_settled"),
+            "_telling",
+        )
     )
 
     def __init__(
@@ -256,6 +261,7 @@ class Loader(ShownAsDataLoader):
         self._settled = False
         """Whether the rank can no longer change, because an iterator was made."""
         self._progress = Progress(parts, parts.feed(config.on_error))
+        self._telling = nullcontext() if config.compare is None else _telling(config.compare)
         self._show_parts()
         self._follow()
 
@@ -471,7 +477,7 @@ class Loader(ShownAsDataLoader):
         """
         progress = self._progress
         nothing_read()
-        with progress.one_thread:
+        with progress.one_thread, self._telling:
             progress.iteration += 1
             if progress.cursor.taken and progress.parts.renewed:
                 progress.feed.rest()
@@ -772,6 +778,12 @@ def _stand_in(config: LoaderConfig, source: Source, order: Order) -> DataLoader[
         unbatched=config.unbatched or config.batch_sampler is not None,
         arguments={"collate_fn": config.collate_fn or default_collate, "pin_memory": config.pinned},
     )
+
+
+def _telling(compared: Compared) -> AbstractContextManager[None]:
+    from fastload.loader.comparing import Telling
+
+    return Telling(compared)
 
 
 def _comparing(progress: Progress, loader: Loader) -> LoaderIterator:

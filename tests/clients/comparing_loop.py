@@ -4,6 +4,7 @@ one thing, and what each rank says of it."""
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import fastload
-from fastload.errors import ConfigurationError, StateMismatchError
+from fastload.errors import ConfigurationError, SourceError, StateMismatchError
 
 SAMPLES, BATCH = 48, 3
 DATA = {"number": np.arange(SAMPLES)}
@@ -52,7 +53,7 @@ def said(loader: fastload.Loader, state: Any = None) -> Any:
             return next(iter(loader))["number"].tolist()
         except StopIteration:
             return "end"
-        except (StateMismatchError, RuntimeError) as error:
+        except (StateMismatchError, SourceError, RuntimeError) as error:
             return f"{type(error).__name__}: {error}"
 
 
@@ -101,6 +102,14 @@ def main(directory: str) -> None:
     results["sampler"] = [said(sampled(0)), said(sampled(tp))]
     broken = made(same, shuffle=False, sampler=Broken() if tp else range(SAMPLES // 2))
     results["broken"] = said(broken)
+    # An error that `iter()` raises, before any `next`.
+    rows = Path(directory) / f"rows.{rank}" / "rows.npz"
+    rows.parent.mkdir()
+    np.savez(rows, **{str(number): np.full(2, number) for number in range(SAMPLES)})
+    rewritten = made(same, source=fastload.join(DATA, {"row": rows}, by="index"))
+    if tp:
+        os.utime(rows, (0, 0))
+    results["rewritten"] = said(rewritten)
     # Two epochs, and one that was left: one comparison each, and the loader goes on.
     with made(everybody) as loader:
         next(iter(loader))
