@@ -105,7 +105,7 @@ class Source:
         parts = [
             column.paths
             for one in (self.encoded | self.values).values()
-            for column in (one, getattr(one, "files", None))
+            for column in (one, *getattr(one, "within", ()))
             if isinstance(column, EncodedFiles) and column.offsets is not None
             if not column.is_remote
         ]

@@ -215,6 +215,11 @@ class _Parts(RowSelection, PickledByReference):
         return int(self.starts[-1]) if self.rows is None else len(self.rows)
 
     @property
+    def within(self) -> tuple[Any, ...]:
+        """The parts, and the columns that these read."""
+        return tuple(one for part in self.parts for one in (part, *getattr(part, "within", ())))
+
+    @property
     def role(self) -> str:
         role: str = self.parts[0].role
         return role

@@ -30,6 +30,11 @@ class ImageLists(RowSelection, PickledByReference, Values):
     role: str = IMAGE_LIST
     ragged = True
 
+    @property
+    def within(self) -> tuple[EncodedFiles, ...]:
+        """The columns of files that it reads."""
+        return (self.files,)
+
     def __len__(self) -> int:
         return len(self.offsets) - 1 if self.rows is None else len(self.rows)
 

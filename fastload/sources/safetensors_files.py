@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -58,13 +59,16 @@ def tensors_in(path: str) -> tuple[dict[str, Tensor], int]:
         header = json.loads(stores.read(path, 8, length))
         header.pop("__metadata__", None)
         tensors = {key: _tensor_of(path, key, one) for key, one in header.items()}
-    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+    except (
+        *(OSError, ValueError, LookupError, AttributeError, TypeError),
+        *(OverflowError, RecursionError),
+    ) as error:
         if isinstance(error, SourceError):
             raise
         raise SourceError(f"{path}: cannot be read as safetensors ({error}).") from error
     start = 8 + length
     for key, one in tensors.items():
-        count = int(np.prod(one.shape, dtype=object)) if one.shape else 1
+        count = math.prod(one.shape)
         width = 2 if one.stored == BFLOAT16 else np.dtype(one.stored).itemsize
         inside = 0 <= one.begin <= one.end and start + one.end <= size
         if not inside or count * width != one.end - one.begin or min(one.shape, default=0) < 0:
@@ -72,12 +76,24 @@ def tensors_in(path: str) -> tuple[dict[str, Tensor], int]:
                 f"{path}: {key} is not where its header says; the file is truncated or damaged, "
                 "write it again."
             )
-    return dict(sorted(tensors.items(), key=lambda item: item[1].begin)), start
+    tensors = dict(sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)))
+    ends = [0, *(one.end for one in tensors.values())]
+    for (key, one), end in zip(tensors.items(), ends, strict=False):
+        if one.begin != end:
+            what = "overlaps another one" if one.begin < end else "begins after bytes of no tensor"
+            raise SourceError(
+                f"{path}: {key} {what}, which the format forbids (or two have one name); write the "
+                "file again."
+            )
+    return tensors, start
 
 
 def _tensor_of(path: str, key: str, said: Mapping[str, Any]) -> Tensor:
     stored = _DTYPES.get(said["dtype"])
     if stored is None:
         raise SourceError(f"{path}: {key} is of {said['dtype']}, which is not read; convert it.")
-    begin, end = map(int, said["data_offsets"])
-    return Tensor(stored, tuple(map(int, said["shape"])), begin, end)
+    (begin, end), shape = said["data_offsets"], said["shape"]
+    if not all(type(number) is int for number in (begin, end, *shape)):
+        raise ValueError(f"{key}: shape {shape}, bytes {begin} to {end}, not all whole numbers")
+    np.empty((0, *shape), np.uint8)  # ValueError: numpy has no such shape
+    return Tensor(stored, tuple(shape), begin, end)
