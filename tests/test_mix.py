@@ -182,6 +182,7 @@ def test_common_columns_by_choice() -> None:
         fastload.mix({"x": arrays(3), "y": more})
     mixed = fastload.mix({"x": arrays(3), "y": more}, columns="common")
     assert list(mixed.source.columns) == ["image", "label"]
+    assert mixed.notes == ("y: left out, as not all sources have them: score",)
 
 
 # -- By weights ------------------------------------------------------------------------------------

@@ -130,6 +130,9 @@ def mix(
     )
     transform = _transform(opened, transforms, source)
     notes = [f"{name}: {note}" for name, one in opened.items() for note in one.notes]
+    for name, part in parts.items():
+        if lost := [column for column in part.columns if column not in source.columns]:
+            notes.append(f"{name}: left out, as not all sources have them: {', '.join(lost)}")
     return Mixed(
         replace(source, mixture=mixture),
         transform,
