@@ -298,6 +298,37 @@ def test_a_name_in_the_folder_itself_is_its_own(tmp_path: Path) -> None:
         fastload.join(images, {"n": {"b/a": 5}}, by="name")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.json", '{"2": "c", "0": "a", "4": "e", "1": "b", "3": "d"}'),
+        ("t.json", json.dumps({n: {"name": "no key", "t": "abcde"[n]} for n in (2, 0, 4, 1, 3)})),
+        ("t.jsonl", "".join(f'{{"index": {n}, "t": "{"abcde"[n]}"}}\n' for n in (2, 0, 4, 1, 3))),
+        ("t.csv", "index,t\n2,c\n0,a\n4,e\n1,b\n3,d\n"),
+    ],
+)
+def test_keys_in_a_table_are_followed_by_index_too(
+    name: str, text: str, root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    partner = fastload.Partner(tmp_path / name, value="t" if "t" in text else None)
+    opened = fastload.join(root / "images", {"text": partner}, by="index")
+    assert served(opened, "text") == [*"abcde"]
+
+
+def test_types_that_json_does_not_have(root: Path, tmp_path: Path) -> None:
+    """They would come as texts: bytes in base64."""
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pa.table({"name": STEMS, "n": [b"a"] * 5, "inner": [{"a": [1.5]}] * 5})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    partner = fastload.Partner(tmp_path / "t.parquet", value="inner")
+    opened = fastload.join(root / "images", {"n": partner}, by="name")
+    assert served(opened, "n") == [{"a": [1.5]}] * 5
+    with pytest.raises(SourceError, match=r"column 'n' is of binary, which JSON does not have"):
+        fastload.join(root / "images", {"n": tmp_path / "t.parquet"}, by="name")
+
+
 def test_twice_in_a_table(root: Path, tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     lines = [f'{{"file_name": "{stem}", "n": 1}}\n' for stem in (*STEMS, STEMS[2])]
@@ -316,6 +347,9 @@ BAD: dict[str, tuple[str, str, str]] = {
     "no columns": ("t.jsonl", '{"a": 1, "b": 2}', "holds the keys is not known"),
     "a short row": ("t.csv", "file,n\na,1\nb\n", "row 3 has 1 cell"),
     "empty": ("t.csv", "", "has no rows"),
+    "an open quote": ("t.csv", 'file,n\na,"b\nc,d\n', "is no CSV .unexpected end"),
+    "a long cell": ("t.csv", f"file,n\na,{'b' * 140_000}\n", "is no CSV .field larger"),
+    "a key twice": ("t.json", '{"a": {"n": 1}, "b": {"n": 1}, "a": {"n": 2}}', "the key 'a' twice"),
     "not UTF-8": ("t.csv", "file,n\n\udcff,1\n", "is no UTF-8"),
     "an odd JSON": ("t.json", "3", "neither a list of objects nor an object"),
     "text": ("t.txt", "a 1", "none of the files that are joined"),
@@ -335,7 +369,10 @@ def test_what_cannot_be_read(case: str, root: Path, tmp_path: Path) -> None:
     assert name in str(caught.value)
 
 
-@pytest.mark.parametrize("change", ["shape", "offset", "dtype", "length", "short"])
+CHANGES = ["shape", "offset", "dtype", "length", "short", "hole", "twice", "fraction", "infinity"]
+
+
+@pytest.mark.parametrize("change", [*CHANGES, "dimensions", "numbers"])
 def test_damaged_safetensors(change: str, root: Path, tmp_path: Path) -> None:
     header = {"a": {"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}}
     if change == "shape":
@@ -344,7 +381,16 @@ def test_damaged_safetensors(change: str, root: Path, tmp_path: Path) -> None:
         header["a"]["data_offsets"] = [4, 16]
     if change == "dtype":
         header["a"]["dtype"] = "F8_E4M3"
-    text = json.dumps(header).encode()
+    if change == "hole":
+        header["b"] = {"dtype": "F16", "shape": [0, 3], "data_offsets": [4, 4]}
+    if change in ("fraction", "infinity"):
+        header["a"]["shape"] = [2.5 if change == "fraction" else float("inf"), 3]
+    if change in ("dimensions", "numbers"):
+        odd = [1] * 80 if change == "dimensions" else [2**62, 2**62]
+        header["b"] = {"dtype": "F16", "shape": [0, *odd], "data_offsets": [12, 12]}
+    text = json.dumps(header).replace("Infinity", "1e999").encode()
+    if change == "twice":
+        text = text[:-1] + b', "a": {"dtype": "F16", "shape": [1, 3], "data_offsets": [6, 12]}}'
     length = len(text) + (10**12 if change == "length" else 0)
     data = struct.pack("<Q", length) + text + bytes(12 if change != "short" else 11)
     (tmp_path / "t.safetensors").write_bytes(data)
@@ -475,10 +521,13 @@ def test_rows_are_read_when_they_are_needed(root: Path, monkeypatch: pytest.Monk
     assert read == [0, 3, 1]
 
 
-def test_a_file_of_rows_that_changes_is_an_error(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_file_of_rows_that_changes_is_an_error(mixed: bool, root: Path, tmp_path: Path) -> None:
     path = tmp_path / "t.safetensors"
     save_file({STEMS[n]: torch.from_numpy(latent(n)) for n in SHUFFLED}, path)
     opened = fastload.join(root / "images", {"n": path}, by="name")
+    if mixed:
+        opened = fastload.mix({"a": opened, "b": opened})
     with fastload.create_loader(opened, 5, transform=v2.CenterCrop(8)) as loader:
         next(iter(loader))
         save_file({STEMS[n]: torch.from_numpy(latent(n)) for n in reversed(SHUFFLED)}, path)
@@ -496,6 +545,16 @@ def test_npy_files_in_other_forms(tmp_path: Path) -> None:
             np.lib.format.write_array(file, order, version=(3, 0) if n == 2 else (1, 0))
     opened = fastload.join({"x": np.arange(4)}, {"n": tmp_path / "n"}, by="index")
     np.testing.assert_array_equal(served(opened, "n"), rows)
+
+
+def test_npy_files_with_several_arrays_are_refused(root: Path, tmp_path: Path) -> None:
+    for stem in STEMS:
+        (tmp_path / stem).parent.mkdir(exist_ok=True)
+        with (tmp_path / f"{stem}.npy").open("wb") as file:
+            np.save(file, np.arange(3))
+            np.save(file, np.arange(3))
+    with pytest.raises(SourceError, match=r"a\.npy: .* bytes follow the first array"):
+        fastload.join(root / "images", {"n": tmp_path}, by="name")
 
 
 def test_messages_say_keys_and_files(root: Path) -> None:

@@ -55,9 +55,10 @@ def join(
             - what `open_source` has opened.
 
         by: what the keys are. "name": names of the samples' files, with folders above them or
-            without, with their endings or without. "index": numbers of samples, from 0. Or a
-            column of the data set, of texts or whole numbers, of which several samples may have
-            the same.
+            without, with their endings or without. "index": numbers of samples, from 0;
+            what has no keys, such as an array, or a table without a column `index`, has a row for
+            each sample. Or a column of the data set, of texts or whole numbers, of which several
+            samples may have the same.
         missing: of a sample without a partner, "error"; or "drop", which leaves it out, and says
             how many.
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import importlib
+import json
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -41,14 +43,21 @@ class Table:
     """Whether all values are texts, as those of CSV are."""
     arrow: Callable[[str], Any] | None = None
     """Of Parquet: the pyarrow.ChunkedArray of a column."""
+    own_keys: str | None = None
+    """The title of keys that are not a column of the file: those of a JSON object."""
 
-    def key_titles(self, given: str | None, wanted: str) -> str:
-        """The column of keys: the one that is given, the one called as `wanted`, or, of names, the
-        one with a title for names of files. Raises ConfigurationError: it is not known which."""
+    def key_title(self, given: str | None, wanted: str) -> str | None:
+        """The column of keys: the one that is given, the keys of a JSON object, the column called
+        as `wanted`, or, of names, the one with a title for names of files. None: `wanted` is
+        "index", and row i is of sample i. Raises ConfigurationError: it is not known which."""
         if given is not None:
             return self._known(given, "key")
+        if self.own_keys is not None:
+            return self.own_keys
         if wanted in self.titles:
             return wanted
+        if wanted == "index":
+            return None
         named = [title for title in self.titles if title.lower() in FILES]
         if wanted == "name" and len(named) == 1:
             return named[0]
@@ -119,6 +128,11 @@ class Table:
                     return RaggedArray(Ragged.from_arrow(array), role=role)
                 except SourceError as error:
                     raise SourceError(f"{where}: {error}") from None
+        if not _as_in_json(array.type, types):
+            raise SourceError(
+                f"{where} is of {array.type}, which JSON does not have; cast it to a number or a "
+                "text, or name another."
+            )
         return None
 
     def _known(self, title: str, argument: str) -> str:
@@ -145,6 +159,19 @@ def open_keyed_table(path: str) -> Table:
         raise SourceError(f"{path}: cannot be read ({error}).") from error
 
 
+def _as_in_json(kind: Any, types: Any) -> bool:
+    """Whether the objects that pyarrow makes of a type are written in JSON as they are."""
+    if types.is_struct(kind):
+        return all(_as_in_json(kind.field(n).type, types) for n in range(kind.num_fields))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _as_in_json(kind.value_type, types)
+    if types.is_dictionary(kind):
+        return _as_in_json(kind.value_type, types)
+    texts = types.is_string(kind) or types.is_large_string(kind)
+    numbers = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    return bool(texts or numbers or types.is_null(kind))
+
+
 def _numbers(values: Sequence[str]) -> Any:
     """Cells as int64 or float64, where all are numbers; else None."""
     for dtype in (np.int64, np.float64):
@@ -162,7 +189,12 @@ def _csv(path: str, delimiter: str) -> Table:
         mark = delimiter or next(
             (mark for mark in "\t;" if mark in first and "," not in first), ","
         )
-        rows = [row for row in csv.reader(file, delimiter=mark) if row]
+        try:
+            rows = [row for row in csv.reader(file, delimiter=mark, strict=True) if row]
+        except csv.Error as error:
+            raise SourceError(
+                f"{path}: is no CSV ({error}); correct it, or write it as JSON lines."
+            ) from None
     if len(rows) < 2:
         raise SourceError(f"{path}: has no rows below its titles; add them.")
     titles = [title.strip() for title in rows[0]]
@@ -193,11 +225,14 @@ def _lines(path: str) -> Table:
 
 
 def _json(path: str) -> Table:
-    """A list of objects; or one object, by key: of texts, numbers, or objects."""
+    """A list of objects; or one object, by key: of texts, numbers, or objects. Raises SourceError:
+    it is neither, or has a key twice."""
     if stores.size_of(path) > _LARGEST:
         raise SourceError(f"{path}: has more than {_LARGEST:,} bytes; write it as JSON lines.")
     try:
-        content = msgspec.json.decode(stores.read(path))
+        data = bytes(stores.read(path)).removeprefix(b"\xef\xbb\xbf")
+        content = msgspec.json.decode(data)
+        keys = _outermost_keys(data) if isinstance(content, Mapping) else []
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path}: is no JSON ({error}); correct it.") from None
     if isinstance(content, list):
@@ -209,12 +244,27 @@ def _json(path: str) -> Table:
         raise SourceError(
             f"{path}: is neither a list of objects nor an object of keys; correct it."
         )
-    keys = list(content)
+    if len(keys) > len(content):
+        twice = next(key for key, count in Counter(keys).items() if count > 1)
+        raise SourceError(f"{path}: has the key {twice!r} twice; remove one of the two.")
     each = [content[key] for key in keys]
     if not each or not all(isinstance(one, Mapping) for one in each):
         each = [{"value": one} for one in each]
-    records = [{"name": key, **one} for key, one in zip(keys, each, strict=True)]
-    return _of_records(path, records, lambda row: f"{path}: {keys[row]!r}")
+    title = "" if any("name" in one for one in each) else "name"
+    records = [{**one, title: key} for key, one in zip(keys, each, strict=True)]
+    table = _of_records(path, records, lambda row: f"{path}: {keys[row]!r}")
+    return replace(table, own_keys=title)
+
+
+def _outermost_keys(data: bytes) -> list[str]:
+    """The keys of a JSON object, as often as they are in it: decoders keep the last of several."""
+    keys: list[str] = []
+
+    def noted(pairs: list[tuple[str, Any]]) -> None:
+        keys[:] = [key for key, _ in pairs]  # the outermost object ends last
+
+    json.loads(data, object_pairs_hook=noted)
+    return keys
 
 
 def _record(line: str, where: str) -> Mapping[str, Any]:
@@ -251,7 +301,10 @@ def _parquet(path: str) -> Table:
         raise SourceError(f"{path}: cannot be read as Parquet ({error}).") from error
 
     def arrow(title: str) -> Any:
-        return parquet.read_table(path, columns=[title]).column(title)
+        try:
+            return parquet.read_table(path, columns=[title]).column(title)
+        except Exception as error:  # pyarrow's own, of many kinds
+            raise SourceError(f"{path}: column {title!r} cannot be read ({error}).") from error
 
     return Table(
         path,

@@ -33,7 +33,7 @@ def by_number(count: int, keys: Sequence[str], what: str, describe: Describe) ->
     """Keys that are numbers of `count` samples. Raises SourceError: one is none, or there twice."""
     of_sample = np.full(count, -1, dtype=np.int64)
     for number, key in enumerate(keys):
-        index = int(key) if key.isascii() and key.isdigit() else -1
+        index = int(key) if key.isascii() and key.isdigit() and len(key) < 20 else -1
         if not 0 <= index < count:
             raise SourceError(
                 f"{describe(number)}: {key!r} is no number of a sample, from 0 to {count - 1}; "

@@ -223,9 +223,12 @@ def _of_safetensors(name: str, partner: Partner, path: str, by: str) -> Rows:
     whole = _whole_array(name, partner, path, list(tensors), by)
     if whole is not None:
         one = tensors[whole]
-        if not one.shape:
-            raise SourceError(f"{path}: {whole} is a single number, not a row for each sample.")
-        length = (one.end - one.begin) // max(1, one.shape[0])
+        if not one.shape or 0 in one.shape:
+            raise SourceError(
+                f"{path}: {whole} is {one.stored}{list(one.shape)}, not a row of numbers for each "
+                "sample."
+            )
+        length = (one.end - one.begin) // one.shape[0]
         begins = start + one.begin + length * np.arange(one.shape[0], dtype=np.int64)
         files = _parts_of(path, begins, np.full(one.shape[0], length, dtype=np.int64), None)
         rows = FileRows(files, _served(one.stored), one.shape[1:], role_of_values(name), one.stored)
@@ -272,9 +275,7 @@ def _parts_of(path: str, begins: Any, lengths: Any, names: PathTable | None) -> 
 
 def _of_table(name: str, partner: Partner, path: str, by: str) -> Rows:
     table = open_keyed_table(path)
-    key = None
-    if partner.key is not None or by != "index":
-        key = table.key_titles(partner.key, by)
+    key = table.key_title(partner.key, by)
     column = table.values(table.value_title(partner.value, name, key), name)
     keyed = None if key is None else table.keys(key)
     return Rows(path, column, keyed, table.describe, identity_of(column))
