@@ -184,6 +184,17 @@ def test_samples_that_cost_nothing(padded: bool) -> None:
     assert max(map(len, batches)) <= order.largest_batch
 
 
+def test_what_replaces_a_sample_that_is_alone_in_its_batch() -> None:
+    costs = np.r_[np.full(20, 100), np.full(20, 10)]
+    order = order_of(Budget(Shuffle(), total=100, cost="tokens"), of=costs)
+    indices, chances = order.epoch(0), np.random.default_rng(0).random((32, 2)).tolist()
+    for step, batch in enumerate(draws_of(order, 0)):
+        given = [order.any_sample(0, step, indices, (one, two)) for one, two in chances]
+        chosen = [one for one in given if one is not None]
+        assert len(set(chosen)) > 1
+        assert max(costs[chosen]) <= costs[batch.indices].min()
+
+
 @pytest.mark.parametrize("name", CUTS)
 def test_short_and_long_samples_come_at_any_step(name: str) -> None:
     """Chi-square of 15 degrees of freedom: above 37.7 in one of 1,000 cases."""

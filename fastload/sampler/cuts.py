@@ -285,9 +285,17 @@ class CutOrder(EpochOrder):
     def any_sample(
         self, epoch: int, step: int, indices: Int64Array, chance: tuple[float, float]
     ) -> int | None:
-        """Of the same batch, so that it costs about as much."""
-        start, stop = self._part(epoch, step)
-        return int(indices[start + int(chance[1] * (stop - start))]) if stop > start else None
+        """Every other time of the same batch; else, as that may have no other sample, of another
+        one of this rank: one that costs no more than any sample of this batch."""
+        own = indices[slice(*self._part(epoch, step))]
+        if not len(own):
+            return None
+        some = own
+        if chance[0] >= 0.5:
+            other = int((2 * chance[0] - 1) * self.steps_in(epoch))
+            some = indices[slice(*self._part(epoch, other))]
+            some = some[self.costs[some] <= self.costs[own].min()]
+        return int(some[int(chance[1] * len(some))]) if len(some) else None
 
     def reproducible(self) -> dict[str, Any]:
         cuts = {
