@@ -26,7 +26,8 @@ import numpy.typing as npt
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
-from fastload.sampler.order import EpochOrder, Int64Array, Ordering, Position, Shuffle
+from fastload.sampler.nested import Enclosing
+from fastload.sampler.order import EpochOrder, Int64Array, Ordering, Shuffle
 from fastload.sampler.placement import NodePlacement
 
 logger = logging.getLogger("fastload")
@@ -260,7 +261,7 @@ def say_once(text: str) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class BucketOrder(EpochOrder):
+class BucketOrder(Enclosing):
     """The order of another `EpochOrder`, in global batches of one bucket each.
 
     An epoch is an array of all samples, batch after batch: first the full batches, which of all
@@ -268,8 +269,6 @@ class BucketOrder(EpochOrder):
     together, each when the other order has filled it. Then what is left of each bucket.
     """
 
-    own_batches = True
-    inner: EpochOrder = field(default_factory=lambda: EpochOrder(0, 1))
     which: Which = field(default_factory=lambda: np.zeros(0, np.uint16))
     shapes: tuple[Size, ...] = ()
     """Of each bucket."""
@@ -301,14 +300,6 @@ class BucketOrder(EpochOrder):
     def left_out(self) -> int:
         """Samples that an epoch does not have."""
         return self.inner.samples - self.samples
-
-    @property
-    def repeating(self) -> bool:
-        return self.inner.repeating
-
-    @property
-    def counted_by(self) -> Any:
-        return self.inner.counted_by
 
     @property
     def samples(self) -> int:
@@ -432,18 +423,9 @@ class BucketOrder(EpochOrder):
         buckets = within | dict(counts) | {"images": fingerprint_of(self.which)}
         return inner | {"order": "in buckets", "buckets": buckets}
 
-    @property
-    def may_differ(self) -> frozenset[str]:
-        return self.inner.may_differ
-
     def carried(self, epoch: int, step: int) -> str:
         """Of the order inside, at the start of the epoch."""
         return self.inner.carried(epoch + (step >= self.steps), 0)
-
-    def go_on(self, carried: Any, place: Position, *, changed: bool) -> Position:
-        went_on = self.inner.go_on(carried, place, changed=changed)
-        self.forget_epochs()
-        return went_on
 
     def forget_epochs(self) -> None:
         self._kept.clear()

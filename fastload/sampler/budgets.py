@@ -77,14 +77,8 @@ class Budget(CutOrdering):
         else:  # what costs nothing is all in one batch of its window
             some = fitting[fitting > 0]
             most = self.total // int(some.min(initial=self.total)) + len(fitting) - len(some)
-        return BudgetOrder(
-            inner.length,
-            1,
-            inner.shard,
-            shuffle=inner.shuffle,
-            drop_last=inner.drop_last,
-            seed=inner.seed,
-            inner=inner,
+        return BudgetOrder.of(
+            inner,
             costs=costs,
             most=int(self.total),
             window=int(self.window),

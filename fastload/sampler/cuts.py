@@ -21,8 +21,8 @@ from fastload.errors import ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.sampler.buckets import say_once
 from fastload.sampler.costs import CostedOrdering
-from fastload.sampler.nested import is_count
-from fastload.sampler.order import EpochOrder, Int64Array, Position, Shuffle
+from fastload.sampler.nested import Enclosing, is_count
+from fastload.sampler.order import EpochOrder, Int64Array, Shuffle
 
 WINDOW = 65_536
 """Samples that are divided into units together."""
@@ -103,11 +103,9 @@ class CutOrdering(CostedOrdering):
 
 
 @dataclass(frozen=True, eq=False)
-class CutOrder(EpochOrder):
+class CutOrder(Enclosing):
     """The order of another `EpochOrder`, divided into units."""
 
-    own_batches = True
-    inner: EpochOrder = field(default_factory=lambda: EpochOrder(0, 1))
     costs: Any = field(default_factory=lambda: np.zeros(0, np.uint32))
     """(samples,) whole numbers."""
     most: int = 1
@@ -257,26 +255,9 @@ class CutOrder(EpochOrder):
         """`Draws.groups`."""
         return None
 
-    @property
-    def repeating(self) -> bool:
-        return self.inner.repeating
-
-    @property
-    def counted_by(self) -> Any:
-        return self.inner.counted_by
-
-    @property
-    def may_differ(self) -> frozenset[str]:
-        return self.inner.may_differ
-
     def carried(self, epoch: int, step: int) -> str:
         """Of the order inside, at the start of the epoch."""
         return self.inner.carried(epoch + (step >= self.steps_in(epoch)), 0)
-
-    def go_on(self, carried: Any, place: Position, *, changed: bool) -> Position:
-        went_on = self.inner.go_on(carried, place, changed=changed)
-        self.forget_epochs()
-        return went_on
 
     def forget_epochs(self) -> None:
         self._ends.clear()

@@ -13,7 +13,7 @@ from fastload.sampler.order import EpochOrder, Int64Array, Ordering, Position, S
 
 Size = tuple[int, int]
 """Height, width [pixels]."""
-_Wrapper = TypeVar("_Wrapper", bound="Around")
+_Enclosing = TypeVar("_Enclosing", bound="Enclosing")
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,14 @@ def shown(size: Size) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Around(EpochOrder):
-    """An order around another one, which it is the same as but for what a derived class says."""
+class Enclosing(EpochOrder):
+    """An order with another one inside, whose samples it has."""
 
     own_batches = True
     inner: EpochOrder = field(default_factory=lambda: EpochOrder(0, 1))
 
     @classmethod
-    def of(cls: type[_Wrapper], inner: EpochOrder, **more: Any) -> _Wrapper:
+    def of(cls: type[_Enclosing], inner: EpochOrder, **more: Any) -> _Enclosing:
         return cls(
             inner.length,
             inner.batch_size,
@@ -103,6 +103,31 @@ class Around(EpochOrder):
         """`replace(order, shard=...)` makes it that of another rank."""
         if self.inner.shard != self.shard:
             object.__setattr__(self, "inner", replace(self.inner, shard=self.shard))
+
+    @property
+    def repeating(self) -> bool:
+        return self.inner.repeating
+
+    @property
+    def counted_by(self) -> Any:
+        return self.inner.counted_by
+
+    @property
+    def may_differ(self) -> frozenset[str]:
+        return self.inner.may_differ
+
+    def go_on(self, carried: Any, place: Position, *, changed: bool) -> Position:
+        went_on = self.inner.go_on(carried, place, changed=changed)
+        self.forget_epochs()
+        return went_on
+
+    def forget_epochs(self) -> None:
+        self.inner.forget_epochs()
+
+
+@dataclass(frozen=True, eq=False)
+class Around(Enclosing):
+    """An order around another one, which it is the same as but for what a derived class says."""
 
     @property
     def samples(self) -> int:
@@ -155,26 +180,8 @@ class Around(EpochOrder):
     def repeats(self, indices: Int64Array) -> Int64Array | None:
         return self.inner.repeats(indices)
 
-    @property
-    def repeating(self) -> bool:
-        return self.inner.repeating
-
-    @property
-    def counted_by(self) -> Any:
-        return self.inner.counted_by
-
-    @property
-    def may_differ(self) -> frozenset[str]:
-        return self.inner.may_differ
-
     def carried(self, epoch: int, step: int) -> str:
         return self.inner.carried(epoch, step)
-
-    def go_on(self, carried: Any, place: Position, *, changed: bool) -> Position:
-        return self.inner.go_on(carried, place, changed=changed)
-
-    def forget_epochs(self) -> None:
-        self.inner.forget_epochs()
 
     def sample_weights(self, given: Any) -> Any:
         return self.inner.sample_weights(given)

@@ -105,14 +105,8 @@ class Packed(CutOrdering):
                     f"and {name!r} differs from {names[0]!r}; leave it out of tokens=."
                 )
         pads = self.pad if isinstance(self.pad, Mapping) else dict.fromkeys(names, self.pad)
-        return PackedOrder(
-            inner.length,
-            inner.batch_size,
-            inner.shard,
-            shuffle=inner.shuffle,
-            drop_last=inner.drop_last,
-            seed=inner.seed,
-            inner=inner,
+        return PackedOrder.of(
+            inner,
             costs=costs,
             most=int(self.length),
             window=int(self.window),
