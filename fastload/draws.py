@@ -136,7 +136,8 @@ class Draws:
     one; None: each has its own."""
     weight: float = 1.0
     """What the mean loss of the batch is to be multiplied by, so that the mean over the ranks is
-    the mean over the samples of the global batch."""
+    the mean over the samples of the global batch, or over the tokens of packed sequences; 0 of an
+    empty batch."""
 
     def __post_init__(self) -> None:
         assert 0 <= self.epoch < 1 << 32, "the Loader keeps epochs in 32 bits"

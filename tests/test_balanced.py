@@ -191,6 +191,27 @@ def test_costs_that_are_no_whole_numbers() -> None:
     assert loads[0] == pytest.approx(loads[1], rel=0.05)
 
 
+@pytest.mark.parametrize("balanced", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("world", [1, 3, 40])
+def test_weighted_means_of_ranks_have_the_mean_of_the_global_batch(
+    world: int, shuffle: bool, balanced: bool
+) -> None:
+    """Of 7 samples, too, that are to be shared by 40 ranks."""
+    values = np.random.default_rng(1).random(127)
+    ranks: list[Any] = [
+        EpochOrder(127, 1 + 119 // world, Shard(rank, world), shuffle=shuffle, seed=3)
+        for rank in range(world)
+    ]
+    if balanced:
+        ranks = [Balanced(cost=values).applied_to(rank) for rank in ranks]
+    for mine in zip(*map(draws_of, ranks), strict=True):
+        whole = np.unique(np.concatenate([part.indices for part in mine]))
+        assert all((part.weight == 0) == (len(part) == 0) for part in mine)
+        means = [part.weight * values[part.indices].mean() for part in mine if len(part)]
+        assert sum(means) / world == pytest.approx(values[whole].mean())
+
+
 # -- The loader ------------------------------------------------------------------------------------
 
 

@@ -390,8 +390,9 @@ class Loader(ShownAsDataLoader):
     def loss_weight(self) -> float:
         """What the mean loss over the batch handed out last is to be multiplied by, so that the
         mean over the ranks (which DDP takes of gradients) is the mean over the samples of the
-        global batch: 1 where all ranks have as many, as they have but for the last batch of an
-        epoch, unless the order lets them differ (`Balanced(at_most=...)`)."""
+        global batch, or over the tokens of packed sequences: 1 where all ranks have as many, as
+        they have but for the last batch of an epoch, unless the order lets them differ
+        (`Balanced(at_most=...)`, `Budget`, `Packed`); 0 of an empty batch."""
         return self._progress.loss_weight
 
     @property

@@ -259,7 +259,7 @@ class Order:
         self, epoch: int, step: int, indices: Int64Array, chance: tuple[float, float]
     ) -> int | None:
         """A sample of this rank's part of an epoch, to replace one of batch `step`, chosen by two
-        numbers of [0, 1); None: an empty batch was chosen. `indices`: the epoch's order."""
+        numbers of [0, 1); None: there is none at these. `indices`: the epoch's order."""
         rows = self.rows(epoch, int(chance[0] * self.steps_in(epoch)), indices)
         return int(indices[rows[int(chance[1] * len(rows))]]) if len(rows) else None
 
@@ -444,10 +444,10 @@ class EpochOrder(Order):
         self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
     ) -> Draws:
         rows = self.rows(epoch, step, indices)
-        if self.interleaved or not len(rows):
+        if self.interleaved:
             return super().draws(epoch, step, indices, repeats)
         # A view, by which one can tell that it is a stretch of an epoch's order.
-        here = slice(int(rows[0]), int(rows[-1]) + 1)
+        here = slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) else slice(0)
         again = None if repeats is None else repeats[here]
         own, size = len(rows), self.stretch(epoch, step)[1]
         even = own * self.shard.world_size == size
