@@ -287,6 +287,19 @@ def test_names(root: Path) -> None:
         joined("elsewhere/cat/a")
 
 
+def test_names_with_backslashes_and_spaces_are_their_own(tmp_path: Path) -> None:
+    """On a system where these are letters of names."""
+    names = ["a\\b", "a/b", " b", "b"]
+    for name in names:
+        (tmp_path / f"{name}.jpg").parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.jpg").write_bytes(jpeg(photo(8, 8, seed=0)))
+    opened = fastload.open_source(tmp_path, format="images")
+    ids = {f"{tmp_path}/{name}.jpg": number for number, name in enumerate(names)}
+    joined = fastload.join(opened, {"n": {name: n for n, name in enumerate(names)}}, by="name")
+    paths = [opened.source.describe(n) for n in range(4)]
+    assert served(joined, "n").tolist() == [ids[path] for path in paths]
+
+
 def test_a_name_in_the_folder_itself_is_its_own(tmp_path: Path) -> None:
     for path in ("a.jpg", "b/a.jpg", "b/a.png"):
         (tmp_path / path).parent.mkdir(exist_ok=True)

@@ -79,7 +79,9 @@ def by_name(source: Source, keys: Sequence[str], describe: Describe) -> Found:
     of_path = np.full(len(paths), -1, dtype=np.int64)
     unused = 0
     for number, key in enumerate(keys):
-        row = names.row_of(_plain(key), number, describe, nested=nested)
+        row = names.row_of(key, number, describe, nested=nested)
+        if row < 0 and _plain(key) != key:
+            row = names.row_of(_plain(key), number, describe, nested=nested)
         if row < 0:
             unused += 1
         elif of_path[row] >= 0:
@@ -145,7 +147,8 @@ def names_of(source: Source) -> list[str]:
             every = np.arange(len(column), dtype=np.int64)
             pairs = zip(column.paths.many(every), column.names.many(every), strict=True)
             return [f"{archive}/{name}" for archive, name in pairs]
-        return [path.replace("\\", "/") for path in names.many(np.arange(len(column)))]
+        paths = names.many(np.arange(len(column)))
+        return [path.replace("\\", "/") for path in paths] if os.sep == "\\" else list(paths)
     raise ConfigurationError(
         f"by='name': the samples of {source.name} are in no files of their own, so they have no "
         "names; join by='index', or by the name of a column of keys."
@@ -194,7 +197,7 @@ def values_of(source: Source, name: str, argument: str = "by") -> list[str]:
 
 
 def _plain(key: str) -> str:
-    """With slashes between folders, without "./" at its start."""
+    """With slashes between folders, without "./" at its start, and spaces around it."""
     key = key.strip().replace("\\", "/")
     while key.startswith("./"):
         key = key[2:]
