@@ -15,6 +15,7 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, SourceError
+from fastload.tools.pack import pack
 from tests.images import jpeg, photo
 from tests.objectserver import ObjectServer
 from tests.test_stores import upload
@@ -185,6 +186,41 @@ def test_values_that_do_not_go_together_are_objects(root: Path) -> None:
     (batch,) = batches(lines(root / "t.jsonl", rows), 3, transform=v2.CenterCrop(8))
     assert batch["v"] == values
     assert batch["m"] == mixed
+
+
+def test_whole_numbers_are_never_rounded(root: Path) -> None:
+    """float64 has 2^53 and 2^53 + 2, and none between them."""
+
+    def opened(*values: Any) -> Any:
+        rows = [{"image": "a.jpg", "n": value} for value in values]
+        return fastload.open_source(lines(root / "t.jsonl", rows))
+
+    assert batches(opened(2**53 + 1, 0))[0]["n"].tolist() == [2**53 + 1, 0]
+    assert batches(opened(2**53 + 2, 0.5))[0]["n"].tolist() == [2.0**53 + 2, 0.5]
+    assert batches(opened([2**53 + 1, 0.5], [1]))[0]["n"] == [[2**53 + 1, 0.5], [1]]
+    with pytest.raises(SourceError, match=r"line 2: 'n' is 9007199254740993, which float64 rounds"):
+        opened(0.5, 2**53 + 1)
+    with pytest.raises(SourceError, match=r"line 1: 'n' is a number beyond 64 bits"):
+        opened(2**63, 1)
+
+
+@pytest.mark.parametrize(
+    "objects", [{"bbox": [[1, 2, 3, 4]], "kind": ["x"]}, [{"kind": "x", "bbox": [1, 2, 3, 4]}]]
+)
+def test_boxes_in_objects_are_not_left_where_they_were(
+    objects: Any, root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    rows = [{"image": "a.jpg", "objects": objects}] * 2
+    opened = fastload.open_source(lines(root / "t.jsonl", rows))
+    assert batches(opened, transform=v2.Grayscale(3))[0]["objects"] == [objects] * 2
+    with pytest.raises(ConfigurationError, match=r"column 'objects'.*'json:unmoved'"):
+        batches(opened, transform=v2.CenterCrop(8))
+    stays = fastload.open_source(opened, roles={"objects": "json:unmoved"})
+    assert batches(stays, transform=v2.CenterCrop(8))[0]["objects"] == [objects] * 2
+    shards = tmp_path_factory.mktemp("packed")
+    pack(stays.source, shards, progress=False)
+    packed = fastload.open_source(shards)
+    assert batches(packed, transform=v2.CenterCrop(8))[0]["objects"] == [objects] * 2
 
 
 def test_labels(root: Path) -> None:

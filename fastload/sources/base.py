@@ -27,7 +27,7 @@ from fastload.sources.columns import (
     Values,
 )
 from fastload.sources.instances import check_instances
-from fastload.sources.kinds import PLACES, VALUE
+from fastload.sources.kinds import JSON_NAME, PLACES, VALUE
 
 if TYPE_CHECKING:
     from fastload.sampler.mixture import Mixture
@@ -139,11 +139,11 @@ class Source:
 
     @cached_property
     def grouped(self) -> dict[str, Values]:
-        """The columns of plain numbers of which a sample may have several."""
+        """The columns of plain numbers, or values of JSON's, of which a sample may have several."""
         several = {}
         for name, column in self.values.items():
             stored = column.in_array()
-            if column.role in (VALUE.name, PLACES.name) and (
+            if column.role in (VALUE.name, PLACES.name, JSON_NAME) and (
                 stored is None or stored.array.ndim > 1
             ):
                 several[name] = column

@@ -12,7 +12,14 @@ import numpy as np
 
 from fastload.errors import SourceError
 from fastload.sources.columns import RaggedArray, ValueArray
-from fastload.sources.kinds import Kind, check_rows, kind_named, register_kind, role_of_values
+from fastload.sources.kinds import (
+    JSON_NAME,
+    Kind,
+    check_rows,
+    kind_named,
+    register_kind,
+    role_of_values,
+)
 from fastload.sources.ragged import Ragged, offsets_of
 from fastload.sources.texts import text_column
 
@@ -21,8 +28,12 @@ class Json(Kind):
     """A value of JSON's for each sample: rows of its text where it is stored, a list of Python's
     objects (dicts, lists, numbers, strings, None) in a batch."""
 
-    name = "json"
+    name = JSON_NAME
     python_objects = True
+
+    def of(self, setting: str) -> Kind:
+        """The same: "unmoved" is the user's word that places in them stay as they are."""
+        return self if setting == "unmoved" else super().of(setting)
 
     def objects(self, rows: Any) -> list[Any]:
         """Raises SourceError: a row is no JSON."""
@@ -96,12 +107,31 @@ def column_of_values(
         numbers = np.array(values, dtype=np.float64 if float in types else None)
     except OverflowError:
         numbers = np.empty(0, dtype=object)
-    if numbers.dtype.kind not in "bif":
+    if numbers.dtype.kind not in ("f" if float in types else "bi"):
         row = next(row for row, value in enumerate(values) if abs(value) > np.iinfo(np.int64).max)
         raise SourceError(f"{describe(row)}: {name!r} is a number beyond 64 bits; correct it.")
+    rounded = _rounded(numbers, values)
+    if rounded is not None:
+        raise SourceError(
+            f"{describe(rounded)}: {name!r} is {values[rounded]}, which float64 rounds, and other "
+            "rows have fractions; write it as a text, or leave the column out."
+        )
     column = ValueArray(numbers, role=role_of_values(name))
     check_rows(column.kind, numbers, f"{path}: column {name!r}")
     return column
+
+
+def _rounded(numbers: Any, values: Sequence[Any]) -> int | None:
+    """The first row whose whole numbers, beyond 2^53, are not those in its array; None: none."""
+    if numbers.dtype.kind != "f" or not (np.abs(numbers) >= 2.0**53).any():
+        return None
+    for row, (number, value) in enumerate(zip(numbers, values, strict=True)):
+        if isinstance(value, list):
+            if _rounded(number, value) is not None:
+                return row
+        elif type(value) is int and value != float(number):
+            return row
+    return None
 
 
 def _lists(
@@ -117,6 +147,8 @@ def _lists(
                 "leave the column out: open_source(..., fields=...)."
             ) from None
     if any(array.size and array.dtype.kind not in "bif" for array in arrays):
+        return None
+    if any(_rounded(array, value) is not None for array, value in zip(arrays, values, strict=True)):
         return None
     role = role_of_values(name, ragged=True)
     try:

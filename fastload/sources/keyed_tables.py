@@ -177,8 +177,10 @@ def _numbers(values: Sequence[str]) -> Any:
     for dtype in (np.int64, np.float64):
         try:
             return np.array(values, dtype=np.str_).astype(dtype)
-        except (ValueError, OverflowError):
+        except ValueError:
             continue
+        except OverflowError:  # a whole number beyond 64 bits, which float64 would round
+            return None
     return None
 
 

@@ -33,6 +33,10 @@ class BatchOperation(Protocol):
     def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor: ...
 
 
+JSON_NAME = "json"
+"""The role of values of JSON's (`sources.json_values`)."""
+
+
 class Kind:
     """Rows of numbers that geometry has nothing to do with: labels, token ids. The base of all
     kinds."""

@@ -10,11 +10,10 @@ import msgspec
 from fastload import stores
 from fastload.errors import SourceError, counted
 from fastload.sources.base import OpenOptions
+from fastload.sources.kinds import JSON_NAME
 from fastload.sources.texts import TEXT
 
 ABOUT_NAME = "fastload.json"
-JSON_NAME = "json"
-"""The role of values of JSON's, whose texts are packed."""
 
 
 class About(msgspec.Struct, frozen=True):
@@ -86,8 +85,8 @@ def in_order(columns: dict[str, Any], packed: About | None, options: OpenOptions
 
 def _as_packed(column: Any, role: str) -> Any:
     """Shards have a text where a value of JSON's was."""
-    if role == JSON_NAME and column.role == TEXT.name:
-        return replace(column, role=JSON_NAME)
+    if role.partition(":")[0] == JSON_NAME and column.role == TEXT.name:
+        return replace(column, role=role)
     return column
 
 

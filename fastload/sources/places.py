@@ -22,7 +22,7 @@ from fastload.errors import ConfigurationError, SourceError
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Source
 from fastload.sources.columns import ImageColumn, Values
-from fastload.sources.kinds import PLACES, PixelKind, check_rows, kind_named
+from fastload.sources.kinds import JSON_NAME, PLACES, PixelKind, check_rows, kind_named
 from fastload.sources.ragged import Ragged, rectangular
 
 _WORDS = frozenset(
@@ -66,6 +66,13 @@ def left_behind(source: Source) -> dict[str, str]:
     sizes = [column.fixed_size for column in source.images.values()]
     left = {}
     for name, column in source.grouped.items() if source.images else ():
+        if column.role == JSON_NAME:
+            if any(_is_place(name, value) for value in column.kind.objects(_spread(column))):
+                left[name] = (
+                    "Write them as lists of numbers in a field of their own, whose role is given "
+                    "('boxes', 'keypoints')."
+                )
+            continue
         rows = _some_rows(column)
         if _are_pictures(rows, sizes):
             left[name] = "Give classes of pixels as an array 'mask' of uint8, which is moved."
@@ -87,10 +94,11 @@ def refuse_left_behind(source: Source, argument: str, what: str) -> None:
         what: it does to them, for the message.
     """
     for name, remedy in left_behind(source).items():
+        stays = "json:unmoved" if source.columns[name].role == JSON_NAME else "unmoved"
         raise ConfigurationError(
             f"{argument}: it {what} the images of {source.name}, and column {name!r}, by its name "
             f"and form of places in them, would stay as it is. {remedy} If it is to stay so: "
-            f"open_source(..., roles={{{name!r}: 'unmoved'}})."
+            f"open_source(..., roles={{{name!r}: '{stays}'}})."
         )
 
 
@@ -101,8 +109,12 @@ def _some_rows(column: Values) -> Any:
         return stored.array
     if isinstance(array := getattr(column, "array", None), Ragged):
         return array
-    spread = np.linspace(0, len(column) - 1, min(_SAMPLED, len(column))).astype(np.int64)
-    return column.at(spread)
+    return _spread(column)
+
+
+def _spread(column: Values) -> Any:
+    """Some rows, from the first to the last."""
+    return column.at(np.linspace(0, len(column) - 1, min(_SAMPLED, len(column))).astype(np.int64))
 
 
 def _are_grouped(rows: Any, *, whole: bool) -> bool:

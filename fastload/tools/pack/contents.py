@@ -27,8 +27,7 @@ from fastload.exif import with_orientation
 from fastload.files import DecodeSettings, in_utf8, read_regular_into
 from fastload.sources import EncodedFiles, PixelImages, Source, Values
 from fastload.sources.columns import ImageColumn
-from fastload.sources.kinds import kind_of_key, transformed
-from fastload.sources.packed import JSON_NAME
+from fastload.sources.kinds import JSON_NAME, kind_of_key, transformed
 from fastload.sources.places import refuse_left_behind
 from fastload.sources.texts import TEXT
 from fastload.stores import ChangedError
@@ -332,7 +331,7 @@ def _field(name: str, column: Any, source: str, options: PackOptions) -> Field:
                 "keeps them as they are."
             )
         return Field(name, role, "mask" if role == "mask" else "image")
-    if role in (TEXT.name, JSON_NAME):
+    if role.partition(":")[0] in (TEXT.name, JSON_NAME):
         return Field(name, role, "text")
     read_as = kind_of_key(name, ragged=column.ragged).name
     if read_as != role.partition(":")[0]:
