@@ -28,7 +28,8 @@ from fastload.sampler.order import EpochOrder, Int64Array
 from fastload.sampler.placement import NodePlacement
 
 _ENOUGH = 1.002
-"""Largest over mean at which swapping ends: below what two runs of a step differ."""
+"""Largest over mean, or over the most costly sample, at which swapping ends: below what two runs of
+a step differ."""
 _MOST_SWAPS = 200
 _LOOKED_AT = 8
 """Global batches by which `explain` says what is gained."""
@@ -212,10 +213,11 @@ def _swapped(costs: Int64Array, ranks: Int64Array, most_of: Int64Array, moving: 
     loads = np.zeros(world, dtype=np.int64)
     np.add.at(loads, ranks, costs)
     counts = np.bincount(ranks, minlength=world)
-    mean = int(loads.sum()) / world
+    # The rank with the most costly sample has at least that.
+    enough = max(int(loads.sum()) / world, int(costs.max())) * _ENOUGH
     for _ in range(_MOST_SWAPS):
         most = int(loads.argmax())
-        if loads[most] <= mean * _ENOUGH:
+        if loads[most] <= enough:
             return
         mine, others = np.flatnonzero(ranks == most), np.flatnonzero(ranks != most)
         # What the rank gives, less what it gets: of all pairs that which leaves the higher of the
