@@ -197,6 +197,10 @@ def test_what_must_agree_survives_json() -> None:
         (lambda: Progressive(sizes={0: "24"}), "got '24'"),
         (lambda: Progressive(Buckets(area=4096), sizes={0: 24}), "Buckets for each of its epochs"),
         (lambda: Progressive(Shuffle(), sizes={0: Buckets(Shuffle(), area=4096)}), "both"),
+        (
+            lambda: order_of(Progressive(sizes={0: 24, 2: Buckets(Shuffle(), area=4096)}), 4),
+            "0 and 2 differ",
+        ),
         (lambda: BatchSize(sizes={}), "0 among them"),
         (lambda: BatchSize(sizes={0: 4, 3: 0}), "got 0 from epoch 3"),
         (lambda: BatchSize(sizes={0: True}), "got True"),

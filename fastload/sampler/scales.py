@@ -78,8 +78,9 @@ class Progressive(NestedOrdering):
     The one operation of the transform that makes all images one size makes that of the epoch.
 
     Raises:
-        ConfigurationError: no size for epoch 0, a number of an epoch or a size is none, or the
-            order inside gives batches sizes, too.
+        ConfigurationError: no size for epoch 0, a number of an epoch or a size is none, the order
+            inside gives batches sizes, too, or (when the Loader is made:) samples would be shuffled
+            in some epochs only.
     """
 
     sizes: Mapping[int, int | Size | Buckets] = field(default_factory=dict, kw_only=True)
@@ -277,6 +278,12 @@ class PhasedOrder(EpochOrder):
             for first, phase in phases.items()
         }
         start = phases[0]
+        if other := [first for first in sorted(phases) if phases[first].shuffle != start.shuffle]:
+            raise ConfigurationError(
+                "order: in some epochs of Progressive samples would be shuffled, and in others "
+                f"come as they are: 0 and {other[0]} differ. Give the order to Progressive, "
+                "Progressive(Shuffle(), sizes=...), and none to its Buckets."
+            )
         if any(phase.counted_by != start.counted_by for phase in phases.values()):
             raise ConfigurationError(
                 "order: the epochs of a mix by weights would have other numbers of samples, or of "
