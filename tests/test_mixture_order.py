@@ -15,9 +15,11 @@ import pytest
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, StateMismatchError
-from fastload.sampler import BlockShuffle, EpochOrder, NodePlacement, Shard
+from fastload.sampler import BlockShuffle, EpochOrder, NodePlacement, Shard, Shuffle
 from fastload.sampler.merging import Merge
 from fastload.sampler.mixture import Mixture, MixtureOrder
+from fastload.sampler.packed import Packed
+from fastload.sampler.scales import BatchSize
 from fastload.sampler.weights import Pieces, Weights, WeightSchedule, apportioned
 
 SIZES = (1000, 50, 300, 7)
@@ -385,6 +387,23 @@ def test_another_mix_goes_on_where_each_component_was_left() -> None:
     again = order_of((1000, 40, 300, 7), (1, 1, 1, 1), names="axcd", goes_on=True)
     assert again.go_on(new.carried(2, 5), (2, 5), changed=False) == (2, 5)
     assert np.array_equal(np.asarray(again.epoch(2)), np.asarray(new.epoch(2)))
+
+
+def test_epochs_that_were_cut_before_a_state_is_loaded_are_cut_again() -> None:
+    costs = np.random.default_rng(0).integers(1, 20, 140)
+
+    def made(*weights: float) -> Any:
+        mixed = order_of((100, 40), weights, 1, until=64, goes_on=True)
+        rows = BatchSize(Packed(Shuffle(), length=32), sizes={0: 8, 3: 4})
+        return rows.knowing(lambda: costs, lambda name: costs).applied_to(mixed)
+
+    said, new, fresh = made(1, 1).carried(2, 0), made(1, 3), made(1, 3)
+    before = {epoch: np.asarray(new.epoch(epoch)) for epoch in (2, 4)}
+    for order in (new, fresh):
+        assert order.go_on(said, (2, 0), changed=True) == (2, 0)
+    for epoch, was in before.items():
+        assert np.array_equal(new.epoch(epoch), fresh.epoch(epoch))
+        assert not np.array_equal(new.epoch(epoch), was)
 
 
 @pytest.mark.parametrize(
