@@ -7,6 +7,8 @@ import csv
 import json
 import re
 import struct
+import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -568,6 +570,24 @@ def test_npy_files_with_several_arrays_are_refused(root: Path, tmp_path: Path) -
             np.save(file, np.arange(3))
     with pytest.raises(SourceError, match=r"a\.npy: .* bytes follow the first array"):
         fastload.join(root / "images", {"n": tmp_path}, by="name")
+
+
+def test_twice_in_an_archive(root: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", **{stem: np.zeros(1) for stem in STEMS})
+    with zipfile.ZipFile(tmp_path / "t.npz", "a") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zipfile's own, of the name
+        archive.writestr("cat/a.npy", archive.read("cat/b.npy"))
+    with pytest.raises(SourceError, match=r"t\.npz: cat/a is in it twice"):
+        fastload.join(root / "images", {"n": tmp_path / "t.npz"}, by="name")
+
+
+def test_a_mix_that_lacks_samples_does_not_locate_them(root: Path) -> None:
+    mixed = fastload.mix({"a": root / "images", "b": root / "images"}, origin=True)
+    whole = fastload.join(mixed, {"n": dict.fromkeys(STEMS, 1)}, by="name")
+    assert whole.locate(5) == ("b", 0)
+    some = fastload.join(mixed, {"n": dict.fromkeys(STEMS[1:], 1)}, by="name", missing="drop")
+    assert served(some, "origin").tolist() == [0] * 4 + [1] * 4
+    assert not hasattr(some, "locate")
 
 
 def test_messages_say_keys_and_files(root: Path) -> None:

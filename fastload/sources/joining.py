@@ -121,6 +121,8 @@ def join(
         details=whole.details,
         upright=whole.upright,
     )
+    if len(good) < len(opened.source):  # `Mixed.locate` counts the samples that were there
+        opened = Opened(opened.source, opened.transform, opened.notes)
     return replace(opened, source=joined, notes=(*opened.notes, *notes), bare=None)
 
 

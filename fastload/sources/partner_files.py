@@ -179,7 +179,10 @@ def _of_npz(name: str, partner: Partner, path: str, by: str) -> Rows:
     for member in members_of(path):
         known = name_of(member) or member.filename
         if known.endswith(".npy"):
-            members[known.removesuffix(".npy")] = member
+            key = known.removesuffix(".npy")
+            if key in members:
+                raise SourceError(f"{path}: {key} is in it twice; write it again with numpy.savez.")
+            members[key] = member
     whole = _whole_array(name, partner, path, list(members), by)
     if whole is not None:
         data = io.BytesIO(stores.read(path)) if is_remote(path) else path
