@@ -109,7 +109,7 @@ class Segments {
     bool is_place(const jpeg::Point& point) const {
         const auto scan = static_cast<int64_t>(frame_.scan);
         const int64_t byte = point.position >> 3;
-        if (byte < scan || byte > end_ - data_) return false;
+        if (byte < scan || point.position > int64_t{8} * (end_ - data_)) return false;
         // Between a byte and the zero after it, which is left out.
         const uint8_t* const at = data_ + byte;
         return byte == scan || at == end_ || at[-1] != 0xff || at[0] != 0;
