@@ -3,6 +3,7 @@ of the recipe."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -252,5 +253,19 @@ def test_settings_that_are_numbers_are_read_under_their_names() -> None:
 
     op = ByNumber.from_transform(Dim(2), ImageState())
     assert repr(op).endswith("ByNumber(by=2.0)"), "a fingerprint has floats where floats are asked"
-    with pytest.raises(NotImplementedError, match="ByRange needs a from_transform for by"):
+    with pytest.raises(ConfigurationError, match=r"'by' is none.*ByRange\.from_transform"):
         ByRange.from_transform(Dim((1, 2)), ImageState())
+    with pytest.raises(ConfigurationError, match="which the transform has under the same name"):
+        ByNumber.from_transform(ImageState(), ImageState())
+
+
+def test_the_types_of_settings_may_be_names_or_types() -> None:
+    @dataclass(frozen=True)
+    class ByCount(PixelOperation):
+        by: int
+
+    for kind in (int, "int"):
+        dataclasses.fields(ByCount)[0].type = kind  # type: ignore[assignment]
+        assert ByCount.from_transform(Dim(2.0), ImageState()) == ByCount(2)
+    with pytest.raises(NotLowerableError, match=r"2\.5 is no whole number"):
+        ByCount.from_transform(Dim(2.5), ImageState())

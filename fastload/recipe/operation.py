@@ -30,7 +30,20 @@ from fastload.render.drawn import Conversion
 from fastload.render.steps import Steps
 
 Size = tuple[int, int]
-_NUMBERS: dict[Any, Callable[[Any], Any]] = {"float": float, "int": int, "bool": bool}
+
+
+def _whole(number: Any) -> int:
+    if int(number) != number:
+        raise NotLowerableError(f"{number!r} is no whole number")
+    return int(number)
+
+
+_NUMBERS: dict[Any, Callable[[Any], Any]] = {
+    **dict.fromkeys((float, "float"), float),
+    **dict.fromkeys((int, "int"), _whole),
+    **dict.fromkeys((bool, "bool"), bool),
+}
+"""By the type of a field: it is a name where the annotations of its module are strings."""
 
 
 @dataclass
@@ -128,11 +141,12 @@ class Operation:
 
         Raises:
             NotLowerableError: with these settings there is none; the message says why.
+            ConfigurationError: it is to be defined.
         """
         settings = {}
         for one in dataclasses.fields(cls):  # type: ignore[arg-type]  # all of them are
-            if one.type not in _NUMBERS:
-                raise NotImplementedError(f"{cls.__name__} needs a from_transform for {one.name}")
+            if one.type not in _NUMBERS or not hasattr(transform, one.name):
+                raise _undefined(cls, transform, one.name)
             settings[one.name] = _NUMBERS[one.type](getattr(transform, one.name))
         return cls(**settings)
 
@@ -446,6 +460,15 @@ def register_lowering(name: str, transforms: tuple[type, ...], lowering: Lowerin
                 "register a transform class of your own."
             )
     _lowerings.update(dict.fromkeys(transforms, (name, lowering)))
+
+
+def _undefined(cls: type, transform: Any, name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"transform: {cls.__name__} does not say how it is made of {type(transform).__name__}: "
+        f"without a from_transform each field must be a float, an int or a bool, which the "
+        f"transform has under the same name, and {name!r} is none. Define "
+        f"{cls.__name__}.from_transform(cls, transform, image)."
+    )
 
 
 class CopiedTransform:
