@@ -650,6 +650,21 @@ def test_sizes_of_batches_by_which_epochs_would_end_elsewhere_are_refused() -> N
             fastload.create_loader(mixed, order=order, transform=CROP)
 
 
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (fastload.BatchSize(fastload.Shuffle(), sizes={0: 8, 1: 4}), "or of steps, by which"),
+        (fastload.Packed(fastload.Shuffle(), length=32), "Packed .* cannot change by step"),
+        (fastload.Budget(fastload.Shuffle(), total=32, cost="tokens"), "cannot change by step"),
+    ],
+)
+def test_weights_by_step_need_steps_of_one_size(order: Any, message: str) -> None:
+    schedule = fastload.WeightSchedule({0: (1, 0), 3: (0, 1)}, by="step")
+    mixed = fastload.mix({"x": texts(30, 0), "y": texts(20, 1)}, weights=schedule, until=48)
+    with pytest.raises(ConfigurationError, match=message):
+        fastload.create_loader(mixed, order=order)
+
+
 def test_what_cannot_be_part_of_a_mix() -> None:
     with pytest.raises(ConfigurationError, match="'x' is a mix by weights"):
         fastload.mix({"x": fastload.mix({"y": arrays(3)}, weights=[1])})

@@ -66,7 +66,12 @@ class CutOrdering(CostedOrdering):
     def _fitting(self, order: EpochOrder, most: int) -> tuple[Any, int, int]:
         """(samples,) costs, at most `most`, of those left out `most` + 1, of 4 bytes each where
         that is enough; and how many samples are left out, and cut. Raises ConfigurationError: some
-        cost more, and `long` does not say what becomes of them."""
+        cost more, and `long` does not say what becomes of them; or weights change by step."""
+        if order.by_step:
+            raise ConfigurationError(
+                f"order: {type(self).__name__} has other numbers of samples in each step, so that "
+                "weights of fastload.mix cannot change by step; give the WeightSchedule by='epoch'."
+            )
         costs = self._costs(order, whole=True)
         over = np.flatnonzero(costs > most)
         small = np.minimum(costs, most if self.long == "cut" else most + 1)

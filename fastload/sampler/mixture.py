@@ -149,7 +149,11 @@ class MixtureOrder(EpochOrder):
 
     @property
     def counted_by(self) -> Any:
-        return self.units, self.unit, id(self.groups)
+        return self.units, self.unit, id(self.groups), self.by_step and self.global_batch_size
+
+    @property
+    def by_step(self) -> bool:
+        return self.mixture.weights.by_step
 
     @property
     def samples(self) -> int:

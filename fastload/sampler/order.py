@@ -506,6 +506,12 @@ class EpochOrder(Order):
         equal so that one can go on after the other. None: of others."""
         return None
 
+    @property
+    def by_step(self) -> bool:
+        """Whether samples are chosen by the number of the step, for which batches must have one
+        size."""
+        return False
+
     def forget_epochs(self) -> None:
         """Epochs that are kept are to be computed again: a state was loaded."""
 

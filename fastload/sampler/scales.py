@@ -288,8 +288,9 @@ class PhasedOrder(EpochOrder):
             raise ConfigurationError(
                 "order: the epochs of a mix by weights would have other numbers of samples, or of "
                 "buckets, from some epoch on, so that its sources could not go on where they were "
-                "left. Give fastload.mix until= a number of samples that all global batches "
-                "divide, and no homogeneous=True; or leave out the Buckets of Progressive."
+                "left; or of steps, by which its weights change. Give fastload.mix until= a number "
+                "of samples that all global batches divide, no homogeneous=True, and weights by "
+                "epoch; or leave out the Buckets of Progressive."
             )
         return cls(
             start.length,
