@@ -208,3 +208,12 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def state_of(path: str) -> tuple[int, ...] | None:
+    """Size [bytes] and time of change [ns] of a file on a local disk; None: there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns

@@ -550,6 +550,32 @@ def test_a_file_of_rows_that_changes_is_an_error(mixed: bool, root: Path, tmp_pa
             next(iter(loader))
 
 
+@pytest.mark.parametrize("kind", ["safetensors", "rows", "npz"])
+def test_a_file_of_rows_that_changes_meanwhile_is_an_error(
+    kind: str, root: Path, tmp_path: Path
+) -> None:
+    """Before a loader is made, and within an epoch."""
+    path = tmp_path / ("t.npz" if kind == "npz" else "t.safetensors")
+
+    def write(order: list[int]) -> None:
+        if kind == "npz":
+            np.savez(path, **{STEMS[n]: latent(n) for n in order})
+        elif kind == "rows":
+            save_file({"n": torch.from_numpy(np.stack([latent(n) for n in order]))}, path)
+        else:
+            save_file({STEMS[n]: torch.from_numpy(latent(n)) for n in order}, path)
+
+    write(SHUFFLED)
+    by = "index" if kind == "rows" else "name"
+    opened = fastload.join(root / "images", {"n": path}, by=by)
+    served(opened, "n")
+    write(SHUFFLED[::-1])
+    with pytest.raises(SourceError, match=rf"{path.name}: was written again"):
+        served(opened, "n")
+    with pytest.raises(SourceError, match=rf"{path.name}: was written again"):
+        fastload.create_loader(opened, 5, transform=v2.CenterCrop(8))
+
+
 def test_npy_files_in_other_forms(tmp_path: Path) -> None:
     """Of another order in memory, and of another version of the format."""
     rows = [np.arange(6.0).reshape(2, 3) + n for n in range(4)]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fastload.errors import DecodeError, SourceError
+from fastload.files import state_of
 from fastload.sources.buffers import AnyArray, Int64Array
 from fastload.sources.columns import EncodedFiles, Values
 from fastload.sources.kinds import VALUE, check_rows
@@ -41,6 +42,8 @@ class FileRows(Values):
     header: bytes = b""
     """How `.npy` files of this dtype and shape begin, as the first does: to read a header as numpy
     does takes 30 us. Empty: not known."""
+    seen: tuple[int, ...] | None = None
+    """Of parts of a file on a local disk: its `state_of` before it was read where they lie."""
 
     @property
     def within(self) -> tuple[EncodedFiles, ...]:
@@ -65,10 +68,21 @@ class FileRows(Values):
         return rows
 
     def arrays(self, indices: Int64Array) -> Sequence[AnyArray]:
-        """The rows one by one. Raises DecodeError: one cannot be read."""
+        """The rows one by one.
+
+        Raises:
+            DecodeError: one cannot be read.
+            SourceError: the file of which they are parts was written again, so that these bytes may
+                be of another row.
+        """
+        read = read_rows(self.files, indices)
+        if self.seen is not None and state_of(path := self.files.paths[0]) != self.seen:
+            raise SourceError(
+                f"{path}: was written again since it was opened, so that its rows lie elsewhere; "
+                "join it again."
+            )
         return [
-            self._array(index, data)
-            for index, data in zip(indices.tolist(), read_rows(self.files, indices), strict=True)
+            self._array(index, data) for index, data in zip(indices.tolist(), read, strict=True)
         ]
 
     def unlike(self, index: int, array: AnyArray) -> DecodeError:

@@ -30,6 +30,7 @@ from torch.utils.data import Dataset
 from fastload import stores
 from fastload.checksum import crc32
 from fastload.errors import ConfigurationError, SourceError
+from fastload.files import state_of
 from fastload.fingerprint import fingerprint_of
 from fastload.known_code import code_in
 from fastload.sources.base import Source
@@ -294,26 +295,18 @@ class SeenArchives:
     when it was opened; once it is written again, other bytes lie there."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self._seen = {path: _state_of(path) for path in paths}
+        self._seen = {path: state_of(path) for path in paths}
 
     def check(self) -> None:
         """Raises SourceError: an archive was written again. (One that is gone is an error when it
         is read.)"""
         for path, seen in self._seen.items():
-            now = _state_of(path)
+            now = state_of(path)
             if now is not None and now != seen:
                 raise SourceError(
                     f"{path}: was written again since it was opened, so that its samples lie "
                     "elsewhere; make a new Loader of it."
                 )
-
-
-def _state_of(path: str) -> tuple[int, ...] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_size, status.st_mtime_ns
 
 
 def _unchanged(seen: Any, now: Any) -> bool:

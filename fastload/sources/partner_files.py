@@ -12,7 +12,7 @@ import numpy as np
 
 from fastload import stores
 from fastload.errors import ConfigurationError, DecodeError, SourceError
-from fastload.files import is_remote
+from fastload.files import is_remote, state_of
 from fastload.sources import folders, keys
 from fastload.sources.base import Opened, Source
 from fastload.sources.buffers import PathTable
@@ -175,7 +175,7 @@ def _npy_rows(name: str, partner: Partner, files: EncodedFiles) -> FileRows:
 
 def _of_npz(name: str, partner: Partner, path: str, by: str) -> Rows:
     """Its arrays by their names; or the rows of one of them."""
-    members = {}
+    members, seen = {}, state_of(path)
     for member in members_of(path):
         known = name_of(member) or member.filename
         if known.endswith(".npy"):
@@ -196,7 +196,7 @@ def _of_npz(name: str, partner: Partner, path: str, by: str) -> Rows:
             ) from None
         return rows_of_array(name, array)._replace(name=f"{path}: {whole}")
     files = files_in_zip(path, list(members.items()), "write it again with numpy.savez.")
-    rows = _npy_rows(name, partner, files)
+    rows = replace(_npy_rows(name, partner, files), seen=seen)
     return Rows(path, rows, list(members), files.describe, _identity_of_files(files))
 
 
@@ -222,6 +222,7 @@ def _whole_array(
 
 def _of_safetensors(name: str, partner: Partner, path: str, by: str) -> Rows:
     """Its tensors by their names; or the rows of one of them."""
+    seen = state_of(path)
     tensors, start = tensors_in(path)
     whole = _whole_array(name, partner, path, list(tensors), by)
     if whole is not None:
@@ -234,7 +235,9 @@ def _of_safetensors(name: str, partner: Partner, path: str, by: str) -> Rows:
         length = (one.end - one.begin) // one.shape[0]
         begins = start + one.begin + length * np.arange(one.shape[0], dtype=np.int64)
         files = _parts_of(path, begins, np.full(one.shape[0], length, dtype=np.int64), None)
-        rows = FileRows(files, _served(one.stored), one.shape[1:], role_of_values(name), one.stored)
+        rows = FileRows(
+            files, _served(one.stored), one.shape[1:], role_of_values(name), one.stored, seen=seen
+        )
         described = f"{path}: {whole}, row {{}}".format
         return Rows(f"{path}: {whole}", rows, None, described, _identity_of_files(files))
     first = next(iter(tensors))
@@ -260,7 +263,7 @@ def _of_safetensors(name: str, partner: Partner, path: str, by: str) -> Rows:
     stored, shape = tensors[first].stored, tensors[first].shape[cut:]
     kind = RaggedFileRows if partner.ragged else FileRows
     role = role_of_values(name, ragged=partner.ragged)
-    column = kind(files, _served(stored), shape, role, stored)
+    column = kind(files, _served(stored), shape, role, stored, seen=seen)
     return Rows(path, column, list(tensors), files.describe, _identity_of_files(files))
 
 
