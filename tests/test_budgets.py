@@ -248,6 +248,7 @@ def test_samples_that_do_not_fit(caplog: Any) -> None:
     [
         (lambda: Budget(), "needs total="),
         (lambda: Budget(total=True), "needs total="),
+        (lambda: Budget(total=1 << 63), "needs total="),
         (lambda: Budget(total=9, window=0), "window"),
         (lambda: Budget(total=9, most=0, padded=True), "most"),
         (lambda: Budget(total=9, most=4), "beside padded=True"),

@@ -14,6 +14,9 @@ from fastload.sampler.cuts import CutOrder, CutOrdering
 from fastload.sampler.nested import is_count
 from fastload.sampler.order import EpochOrder, Int64Array
 
+_MOST = 1 << 62
+"""The highest total: twice as much fits into 64 bits."""
+
 
 @dataclass(frozen=True)
 class Budget(CutOrdering):
@@ -41,10 +44,10 @@ class Budget(CutOrdering):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_long(("error", "leave_out"))
-        if not is_count(self.total):
+        if not is_count(self.total) or self.total > _MOST:
             raise ConfigurationError(
-                "order: Budget needs total=, an int of at least 1: what a batch may cost, such as "
-                f"16_384 tokens; got {self.total!r}."
+                "order: Budget needs total=, an int from 1 to 2**62: what a batch may cost, such "
+                f"as 16_384 tokens; got {self.total!r}."
             )
         if self.most is not None and not (is_count(self.most) and self.padded):
             raise ConfigurationError(
