@@ -30,7 +30,7 @@ def said(**values: Any) -> dict[str, Any]:
         (
             [said(), {"error": "ValueError: no"}],
             False,
-            "error: None on rank 4, 'ValueError: no' on",
+            "differ in error: None on rank 4, 'ValueError: no' on rank 5. Make",
         ),
     ],
 )

@@ -101,7 +101,8 @@ def check(said: Sequence[dict[str, Any]], ranks: Sequence[int], *, divided: bool
         StateMismatchError: they cannot go on together.
     """
     rows = []
-    for key in dict.fromkeys(key for one in said for key in one):
+    keys = dict.fromkeys(key for one in said for key in one)
+    for key in [_ERROR] if _ERROR in keys else keys:  # who has raised one has not said the rest
         values = [one.get(key) for one in said]
         if key == _PART and divided:
             unlike = len({*Counter(values).values()}) > 1
