@@ -47,14 +47,17 @@ def ray_map(
     a number of actors (`concurrency=`); each makes one SampleMaker.
 
     Args:
-        transform, seed, dtype, options: those of the Loader (`create_loader` with
-            `backend="turbojpeg"`, on the CPU). The transform must not run Python on single samples.
+        transform: that of the Loader (`create_loader` with `backend="turbojpeg"`, on the CPU). It
+            must not run Python on single samples.
+        seed: the Loader's.
         image: the column of the images: bytes of JPEG, PNG, WebP and what else Pillow reads;
             structs {bytes, path}; or paths and URLs. It then holds (C, H, W) arrays of the
             transform's dtype; where the transform has Views, columns `{image}_0`, `{image}_1`, ...
             do.
         index: the column of each image's index in the Loader's source, from 0.
         epoch: of the Loader, 0-based; or the name of a column of epochs.
+        dtype: of the images, the Loader's. None: the transform's.
+        options: the Loader's.
         num_workers: threads of an actor: as many as the `num_cpus` that `map_batches` is given
             (Ray's default is 1).
         on_error: what an image that cannot be read leads to: its DecodeError, or "drop", that its

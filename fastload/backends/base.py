@@ -61,7 +61,11 @@ BufferAllocator = Callable[[tuple[int, ...]], npt.NDArray[Any]]
 @dataclass(frozen=True)
 class BackendOptions:
     """Options that every backend takes; each backend derives its own frozen dataclass from this
-    one."""
+    one.
+
+    Raises:
+        ConfigurationError: no such `place`; `tune` with options that may end the process.
+    """
 
     exif_orientation: bool = False
     """Turn images upright by their EXIF orientation tag. Off, as in torchvision."""

@@ -66,7 +66,14 @@ def fits_on_gpu(nbytes: int, device: torch.device) -> bool:
 
 @dataclass(frozen=True)
 class CacheOptions(BackendOptions):
-    """Options of the `cache` backend."""
+    """Options of the `cache` backend.
+
+    Raises:
+        ConfigurationError: (when the Loader is made:) no such `storage` or `fill`; a `fill` or
+            `short_side` that cannot be with this source or transform.
+        CacheError: (when the Loader is made, or at the first batch:) the cache cannot be built or
+            read.
+    """
 
     directory: Path | str | None = None
     """Where the cache is or will be; None: under `$XDG_CACHE_HOME/fastload`. Not used by sources

@@ -52,7 +52,11 @@ from fastload.stores.reads import ReaderPool
 
 @dataclass(frozen=True)
 class DaliOptions(BackendOptions):
-    """Options of the `dali` backend. Raises ConfigurationError: a value out of range."""
+    """Options of the `dali` backend.
+
+    Raises:
+        ConfigurationError: a value out of range.
+    """
 
     device: Literal["auto", "cpu", "mixed"] = "auto"
     """Where images are decoded and resized: "mixed" begins on the CPU and ends on the GPU the

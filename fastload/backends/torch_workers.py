@@ -67,7 +67,12 @@ _MORE_ROOM = "Give the container more (docker run --shm-size=8g, or --ipc=host)"
 
 @dataclass(frozen=True)
 class TorchOptions(BackendOptions):
-    """Options of the `torch` backend."""
+    """Options of the `torch` backend.
+
+    Raises:
+        ConfigurationError: (when the Loader is made:) no such decoder; no such way to start
+            processes, or one that cannot be here; too little shared memory.
+    """
 
     decoder: str = "auto"
     """Which JPEG decoder the workers use; see `fastload doctor`."""

@@ -19,7 +19,12 @@ from fastload.native.seek import SeekIndexOption
 
 @dataclass(frozen=True)
 class TurboJpegOptions(BackendOptions):
-    """Options of the `turbojpeg` backend."""
+    """Options of the `turbojpeg` backend.
+
+    Raises:
+        ConfigurationError: (when the Loader is made:) no such decoder; `draft` without the
+            native core.
+    """
 
     decoder: str = "auto"
     """"native": the native core, which decodes only what the crop shows. A name of `fastload

@@ -58,6 +58,9 @@ def stateful_dataloader_state(loader: Any) -> dict[str, Any]:
     batch size and the same data in order. The other way, `Loader.load_state_dict` takes a
     StatefulDataLoader's state as it is.
 
+    Args:
+        loader: a Loader of `create_loader` or `from_dataloader`.
+
     Raises:
         ConfigurationError: the loader's order is a random one, or the user's own, which that one
             cannot go on with.

@@ -64,8 +64,9 @@ def from_dataloader(
             object of its own around a DataLoader (Accelerate's DataLoaderShard and
             DataLoaderDispatcher, Fabric's, Ray Train's, timm's PrefetchLoader, DeepSpeed's), that
             object: the Loader takes the place of the DataLoader in it, and it is returned itself.
-        backend, device, batch_transform, dtype, memory_format, on_error, options: as in
-            `create_loader`.
+        backend: "auto", or the name of one, as in `create_loader`.
+        device: where the batches are delivered.
+        batch_transform: of whole batches, on the device, as in `create_loader`.
         seed: None takes that of the DistributedSampler, of the loader's generator, or of
             `torch.manual_seed`.
         shard: None takes that of the DistributedSampler. Without one, a DataLoader gives every rank
@@ -75,6 +76,10 @@ def from_dataloader(
         exact_evaluation: serve every sample once, where a DistributedSampler (or `shard`) would
             repeat or drop some to make the ranks equal; the last batch may then differ in size from
             rank to rank, and be empty.
+        dtype: of the images delivered, as in `create_loader`. None: the transform's.
+        memory_format: of the images delivered. None: contiguous.
+        on_error: "raise", or "substitute", as in `create_loader`.
+        options: of the backend, as in `create_loader`.
         assume_plain: your word that the data set only gives the images that it lists, by its
             `transform`, so that fastload may read them, although it does not know the data set's
             code. See `open_source`.
@@ -82,8 +87,8 @@ def from_dataloader(
     Raises:
         ConfigurationError: something whose meaning could not be kept: a subclass that overrides
             iteration, or what needs samples by index, of an IterableDataset. The message names it.
-        Whatever the dataset's or the transform's own code raises, as it is.
-        Everything that `create_loader` raises.
+        FastloadError: everything that `create_loader` raises.
+        Exception: whatever the dataset's or the transform's own code raises, as it is.
     """
     arguments = {
         "backend": backend,

@@ -142,10 +142,14 @@ def create_loader(
             it.
         batch_sampler: this rank's own batches, lists of indices, in place of batch_size, shuffle,
             sampler, drop_last.
-        worker_init_fn, multiprocessing_context, timeout: settings of worker processes, as in
-            DataLoader. A backend that uses threads has none, and `explain()` says so.
-        persistent_workers, in_order: must be True: workers live as long as the Loader, and batches
-            come in order.
+        worker_init_fn: called in each worker process with its number from 0, as by DataLoader. A
+            backend that uses threads has no such processes, and `explain()` says so.
+        multiprocessing_context: how worker processes are started, as in DataLoader: "fork",
+            "spawn", "forkserver", or a context of multiprocessing.
+        timeout: how long a batch of worker processes is waited for, as in DataLoader [seconds]; 0:
+            for ever.
+        persistent_workers: must be True: workers live as long as the Loader.
+        in_order: must be True: batches come in order.
         pin_memory_device: must be ""; give `device` instead.
 
     Returns:

@@ -28,6 +28,7 @@ def byol(
     by ImageNet's mean and deviation. A batch holds a list of two (B, 3, H, W) tensors.
 
     Args:
+        input_size: of a view [pixels].
         cj_strength: what the changes of brightness, contrast, saturation and hue, 0.4, 0.4, 0.2 and
             0.1, are multiplied by; lightly's manual has 0.5 for small images, as CIFAR's.
         min_scale: the least share of the image's area that a crop has.

@@ -21,6 +21,7 @@ def deit3(input_size: int = 224, color_jitter: float | None = 0.3, src: bool = F
     ImageNet's mean and deviation.
 
     Args:
+        input_size: of the image [pixels].
         color_jitter: of brightness, contrast and saturation; None or 0: none.
         src: the simple random crop: the shorter side becomes `input_size`, and a square is cut out
             after 4 pixels were mirrored at each border. Else a random resized crop.

@@ -24,6 +24,10 @@ def detr(scales: Sequence[int] = SCALES, max_size: int = 1333) -> v2.Compose:
     and the longer `max_size` at most, of half of the images after a crop. Images are float32,
     normalised by ImageNet's mean and deviation, and differ in size: give `collate_fn="detr"`.
 
+    Args:
+        scales: lengths of the shorter side [pixels], one of which is drawn.
+        max_size: most pixels of the longer side; the shorter becomes less for it.
+
     Raises:
         ConfigurationError: a size is below 1 pixel.
     """
@@ -42,6 +46,10 @@ def detr(scales: Sequence[int] = SCALES, max_size: int = 1333) -> v2.Compose:
 def detr_eval(size: int = 800, max_size: int = 1333) -> v2.Compose:
     """A transform for evaluation: the shorter side becomes `size`, the longer `max_size` at
     most.
+
+    Args:
+        size: of the shorter side [pixels].
+        max_size: most pixels of the longer side; the shorter becomes less for it.
 
     Raises:
         ConfigurationError: a size is below 1 pixel.

@@ -29,8 +29,13 @@ def dino(
     """A transform of RGB images into 2 + `local_crops_number` views.
 
     The first two are float32 (3, 224, 224), the others (3, 96, 96), normalised by ImageNet's mean
-    and deviation. A scale is the share of the image's area that a crop has. A batch holds a list of
-    (B, 3, H, W) tensors.
+    and deviation. A batch holds a list of (B, 3, H, W) tensors.
+
+    Args:
+        global_crops_scale: least and largest share of the image's area that the crop of one
+            of the first two has.
+        local_crops_scale: likewise of the small views.
+        local_crops_number: how many small views there are.
 
     Raises:
         ConfigurationError: a scale is not (low, high) with 0 < low <= high <= 1, or the number is

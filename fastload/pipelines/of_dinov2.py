@@ -30,9 +30,17 @@ def dinov2(
     """A transform of RGB images into 2 + `local_crops_number` views.
 
     The first two are float32 (3, `global_crops_size`, `global_crops_size`), the others (3,
-    `local_crops_size`, `local_crops_size`), normalised by ImageNet's mean and deviation. A scale
-    is the share of the image's area that a crop has. A batch holds a list of (B, 3, H, W) tensors.
-    The masks of patches are made by the training code, and are none of this.
+    `local_crops_size`, `local_crops_size`), normalised by ImageNet's mean and deviation. A batch
+    holds a list of (B, 3, H, W) tensors. The masks of patches are made by the training code, and
+    are none of this.
+
+    Args:
+        global_crops_scale: least and largest share of the image's area that the crop of one
+            of the first two has.
+        local_crops_scale: likewise of the small views.
+        local_crops_number: how many small views there are.
+        global_crops_size: of the first two [pixels].
+        local_crops_size: of the small views [pixels].
 
     Raises:
         ConfigurationError: a scale is not (low, high) with 0 < low <= high <= 1, or a number is

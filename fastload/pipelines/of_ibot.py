@@ -30,9 +30,15 @@ def ibot(
     """A transform of RGB images into `global_crops_number` + `local_crops_number` views.
 
     The first ones are float32 (3, 224, 224), the others (3, 96, 96), normalised by ImageNet's mean
-    and deviation. A scale is the share of the image's area that a crop has. A batch holds a list of
-    (B, 3, H, W) tensors. The masks of patches are made by the original's data set, and are none of
-    this.
+    and deviation. A batch holds a list of (B, 3, H, W) tensors. The masks of patches are made by
+    the original's data set, and are none of this.
+
+    Args:
+        global_crops_scale: least and largest share of the image's area that the crop of one
+            of the first views has.
+        local_crops_scale: likewise of the small views.
+        global_crops_number: how many views of 224 pixels there are.
+        local_crops_number: how many of 96 pixels.
 
     Raises:
         ConfigurationError: a scale is not (low, high) with 0 < low <= high <= 1, or a number is

@@ -17,6 +17,9 @@ def mae(input_size: int = 224) -> v2.Compose:
     """A transform of RGB images into float32 (3, `input_size`, `input_size`), normalised by
     ImageNet's mean and deviation. The patches that are masked are drawn by the model.
 
+    Args:
+        input_size: of the image [pixels].
+
     Raises:
         ConfigurationError: the size is below 1.
     """

@@ -27,9 +27,12 @@ def open_clip(
     of the data, and no part of it.
 
     Args:
+        image_size: of the image [pixels].
         is_train: a random resized crop; else the shorter side becomes `image_size` and the middle
             is cut out.
-        scale: the share of the image's area that a crop has.
+        mean: that is taken away from each channel, of 0..1.
+        std: that each channel is divided by, then.
+        scale: least and largest share of the image's area that a crop has.
 
     Raises:
         ConfigurationError: the size is below 1, the scale is not (low, high) with

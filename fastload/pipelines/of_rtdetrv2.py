@@ -30,6 +30,7 @@ def rtdetrv2(size: int = 640, *, ops: bool = True) -> v2.Compose:
     Give `collate_fn="detr"`, and `rtdetrv2_batches()` as the `batch_transform`.
 
     Args:
+        size: of the image [pixels].
         ops: whether colour, zoom and crop are there, which the original's `policy` leaves out from
             its `stop_epoch` on (71 of 72): make another Loader for those epochs.
 
@@ -59,6 +60,9 @@ def rtdetrv2_eval(size: int = 640) -> v2.Compose:
     """A transform for evaluation, into float32 (3, `size`, `size`), 0 to 1. Boxes of which nothing
     is within their image are left out.
 
+    Args:
+        size: of the image [pixels].
+
     Raises:
         ConfigurationError: `size` is below 1.
     """
@@ -71,8 +75,11 @@ def rtdetrv2_batches(
     scales: Sequence[int] | None = SCALES,
 ) -> Callable[[torch.Tensor, torch.Tensor, list[dict[str, Any]]], Batch]:
     """The `batch_transform` for batches of `collate_fn="detr"`: (images, targets), the images of
-    each batch of one of `scales` [pixels], the nearest pixels, as the original's collate function
-    makes them until its `stop_epoch`; None: as they are.
+    each batch of one of `scales`, the nearest pixels, as the original's collate function makes them
+    until its `stop_epoch`.
+
+    Args:
+        scales: sides of the images of a batch [pixels], one of which is drawn; None: as they are.
 
     Raises:
         ConfigurationError: a scale is below 1 pixel, or there is none.

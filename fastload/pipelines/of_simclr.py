@@ -25,6 +25,7 @@ def simclr(size: int = 224, s: float = 1, n_views: int = 2, *, blurred: float = 
     Args:
         size: the original has none of its own; 224 is the paper's.
         s: the strength of the changes of colour.
+        n_views: how many views there are of an image.
         blurred: the probability that a view is blurred. The code blurs all of them, the paper half:
             `blurred=0.5`.
 

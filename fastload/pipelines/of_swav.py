@@ -34,9 +34,10 @@ def swav(
     (B, 3, size, size) tensors.
 
     Args:
-        crop_sizes, crop_counts: one size [pixels] or several, and how many views have each.
-        crop_min_scales, crop_max_scales: for each size, the bounds of the share of the image's area
-            that a crop has.
+        crop_sizes: one size or several [pixels].
+        crop_counts: how many views have each of the sizes.
+        crop_min_scales: for each size, the least share of the image's area that a crop has.
+        crop_max_scales: the largest.
         cj_strength: what the changes of brightness, contrast, saturation and hue, 0.8, 0.8, 0.8 and
             0.2, are multiplied by.
         gaussian_blur: the probability that a view is blurred.

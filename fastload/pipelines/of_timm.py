@@ -71,13 +71,24 @@ def timm(
         input_size: the side, or (height, width).
         is_training: a random resized crop, mirroring and changes of colour. Else the arguments
             from `crop_pct` on say what is cut out of the middle.
+        no_aug: for training, only a resize and a crop in the middle.
+        scale: least and largest share of the image's area that a crop has; None: timm's, 0.08 to 1.
+        ratio: least and largest aspect ratio of a crop; None: timm's, 3/4 to 4/3.
+        hflip: probability of mirroring, left and right.
+        vflip: likewise, top and bottom.
         color_jitter: of brightness, contrast and saturation, and hue as a fourth; with
             `auto_augment` there is none, unless "3a" is in it.
+        color_jitter_prob: probability of it; None: always.
+        grayscale_prob: probability of a grey image.
+        gaussian_blur_prob: probability of blurring.
         auto_augment: "rand-m9-mstd0.5-inc1", "original", "v0", "3a", "augmix-m5-w4-d2" and the
             like.
         interpolation: "bilinear", "bicubic", or, for training, "random" of these two.
-        re_prob, re_mode, re_count: of random erasing: "const", "rand" or "pixel", up to so many
-            boxes.
+        mean: that is taken away from each channel, of 0..1.
+        std: that each channel is divided by, then.
+        re_prob: probability of random erasing.
+        re_mode: what the boxes are filled with: "const", 0; "rand", one colour; "pixel", noise.
+        re_count: the most boxes.
         crop_pct: the part of the resized image that is left.
         crop_mode: "center", "squash" or "border".
 

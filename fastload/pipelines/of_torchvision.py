@@ -46,10 +46,16 @@ def torchvision_classification(
     `torchvision_classification_mixing(classes, 0.2, 1.0)`.
 
     Args:
+        crop_size: of the image [pixels].
+        mean: that is taken away from each channel, of 0..1.
+        std: that each channel is divided by, then.
+        interpolation: of the crop, and of the policy.
+        hflip_prob: probability of mirroring.
         auto_augment_policy: "ra", "ta_wide", "augmix", or a policy of AutoAugment: "imagenet",
             "cifar10", "svhn".
         ra_magnitude: 0 to 30.
         augmix_severity: 1 to 10.
+        random_erase_prob: probability that a box is erased.
 
     Raises:
         ConfigurationError: the policy is none of these, the size is below 1, or a number is not in
@@ -90,6 +96,13 @@ def torchvision_classification_eval(
     """A transform of RGB images into float32 (3, `crop_size`, `crop_size`), for evaluation: the
     shorter side becomes `resize_size` [pixels], and the middle is cut out.
 
+    Args:
+        crop_size: of the image [pixels].
+        resize_size: of the shorter side before [pixels].
+        mean: that is taken away from each channel, of 0..1.
+        std: that each channel is divided by, then.
+        interpolation: of the resize.
+
     Raises:
         ConfigurationError: a size is below 1.
     """
@@ -110,6 +123,11 @@ def torchvision_classification_mixing(
 ) -> v2.RandomChoice | None:
     """The `batch_transform` of the recipe: MixUp, CutMix, or one of the two for each batch; None
     where both alphas are 0. Labels become float32 (B, `num_classes`).
+
+    Args:
+        num_classes: of the data.
+        mixup_alpha: of MixUp's Beta(alpha, alpha); 0: without it.
+        cutmix_alpha: of CutMix's; 0: without it.
 
     Raises:
         ConfigurationError: the number of classes is below 1, or an alpha below 0.

@@ -34,6 +34,8 @@ def torchvision_detection(
     "lsj" (1024 x 1024), "multiscale", "ssd" or "ssdlite". Give `collate_fn="torchvision"`.
 
     Args:
+        data_augmentation: which of the five.
+        hflip_prob: probability of mirroring.
         mean: what "ssd" and "lsj" pad with, of 255.
 
     Raises:

@@ -36,6 +36,13 @@ def torchvision_segmentation(
     is larger than the crop is cut anywhere, what is smaller is padded right and below, of masks
     with 255.
 
+    Args:
+        base_size: half of the longest shorter side, or twice the shortest [pixels].
+        crop_size: of the image [pixels].
+        hflip_prob: probability of mirroring.
+        mean: that is taken away from each channel, of 0..1.
+        std: that each channel is divided by, then.
+
     Raises:
         ConfigurationError: `base_size` is below 2, `crop_size` below 1, or `hflip_prob` not from 0
             to 1.
@@ -55,6 +62,11 @@ def torchvision_segmentation_eval(
 ) -> v2.Compose:
     """A transform for evaluation: the shorter side becomes `base_size`. Sizes differ, so that
     batches have one image, as in the script (`batch_size=1`).
+
+    Args:
+        base_size: of the shorter side [pixels].
+        mean: that is taken away from each channel, of 0..1.
+        std: that each channel is divided by, then.
 
     Raises:
         ConfigurationError: the size is below 1.

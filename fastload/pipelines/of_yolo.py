@@ -34,6 +34,19 @@ def yolo(
     `collate_fn="yolo"`. For the last epochs (`close_mosaic`) make another Loader, with
     `mosaic=0.0`.
 
+    Args:
+        imgsz: the side of the image [pixels].
+        hsv_h: the hue is turned by up to so much of a whole turn, to either side.
+        hsv_s: the gain of the saturation is from 1 minus to 1 plus this number.
+        hsv_v: likewise, of the value.
+        degrees: the angle is from minus to plus this number.
+        translate: how far the middle may move, in parts of the width and height.
+        scale: the factor is from 1 minus to 1 plus this number.
+        shear: both angles are from minus to plus this number [degrees].
+        flipud: probability of mirroring, top and bottom.
+        fliplr: likewise, left and right.
+        mosaic: probability that four images are put together.
+
     Raises:
         ConfigurationError: a probability is not from 0 to 1, a size below 1, or a number too large.
     """

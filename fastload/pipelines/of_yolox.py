@@ -57,6 +57,15 @@ def yolox(
     Args:
         input_size: height, width [pixels].
         mosaic_prob: 1, or 0 for what `no_aug` does.
+        mixup_prob: probability that another sample is blended in.
+        hsv_prob: probability that colours are changed.
+        flip_prob: probability of mirroring, left and right.
+        degrees: the angle is from minus to plus this number.
+        translate: how far the middle may move, in parts of the width and height.
+        mosaic_scale: least and largest factor of the affine map.
+        enable_mixup: whether there is MixUp at all.
+        mixup_scale: least and largest factor of the sample that is blended in.
+        shear: both angles are from minus to plus this number [degrees].
         no_aug: without mosaic, affine map and MixUp, as of `no_aug_epochs` before the end: make
             another Loader for those epochs.
 
@@ -112,6 +121,9 @@ def yolox_batches(
     """The `batch_transform` for batches of `collate_fn="yolo"`: (images, targets), targets float32
     (B, `max_labels`, 5): class, centre x and y, width, height [pixels], and zeros after the objects
     of an image. Objects beyond `max_labels` are left out, as there.
+
+    Args:
+        max_labels: rows of targets an image, from 1 on.
 
     Raises:
         ConfigurationError: `max_labels` is below 1.

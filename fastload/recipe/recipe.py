@@ -29,6 +29,7 @@ class Recipe:
     """
 
     ops: tuple[Operation, ...] = ()
+    """Registered operations, as `from_transform` makes them."""
     origins: tuple[Origin, ...] = field(default=(), compare=False, repr=False)
     """The transforms that the operations were lowered from. They run where operations cannot. ():
     the recipe was made by hand."""

@@ -78,8 +78,13 @@ class Letterbox(_Transform):
             fill: of images, one value or one a channel.
             mask_fill: of masks.
             scale_up: enlarge what is smaller; else it is only padded.
+            interpolation: the filter that images are resized by.
+            antialias: widen it where an image is reduced.
             rounding: of the sides to whole pixels: "nearest", half to even; "up"; "down".
             corner: put the image into the upper left corner; all padding is right and below.
+
+        Raises:
+            ConfigurationError: a side is below 1 pixel, or there is no such rounding.
         """
         super().__init__()
         self.size = _pair(self, size)
@@ -137,6 +142,9 @@ class FixedSizeCrop(_Transform):
             mask_fill: of masks.
             apart: draw top and left by a number each, as torchvision's RandomCrop does; else one
                 number is for both.
+
+        Raises:
+            ConfigurationError: a side is below 1 pixel.
         """
         super().__init__()
         self.size, self.fill, self.mask_fill = _pair(self, size), fill, mask_fill
@@ -292,6 +300,8 @@ class ResizeToPatches(_Transform):
             patch: side of a patch [pixels].
             most: patches of an image, from 1 on.
             max_ratio: the largest ratio that is taken: 1.0 has no image enlarged, but for rounding.
+            interpolation: the filter that images are resized by.
+            antialias: widen it where an image is reduced.
 
         Raises:
             ConfigurationError: a number is none, or not above 0; a side could have more than 65,535
@@ -343,8 +353,17 @@ class HSV(_Transform):
         *,
         turns: bool = False,
     ) -> None:
-        """Each gain is uniform from 1 minus to 1 plus this number, which is from 0 to 1. `turns`:
-        the hue is turned by up to so much of a whole turn, to either side, and not multiplied."""
+        """
+        Args:
+            hue: the gain is uniform from 1 minus to 1 plus this number, which is from 0 to 1.
+            saturation: likewise.
+            value: likewise.
+            turns: the hue is turned by up to `hue` of a whole turn, to either side, and not
+                multiplied.
+
+        Raises:
+            ConfigurationError: a number outside 0 to 1; (when it runs:) images that are not uint8.
+        """
         super().__init__()
         self.hue, self.saturation, self.value = float(hue), float(saturation), float(value)
         self.turns = bool(turns)
@@ -561,6 +580,12 @@ class RandomSizedBBoxSafeCrop(_OfBoxes):
             erosion_rate: how much of the width and height of the box around several boxes need not
                 be kept, a half on either side; of an image without objects, how much of its height
                 may be cut off; from 0 to 1.
+            interpolation: the filter that images are resized by.
+            antialias: widen it where an image is reduced.
+
+        Raises:
+            ConfigurationError: a side is below 1 pixel, or the rate is not 0 to 1; (when it is
+                called by itself:) it works on the boxes of a loader.
         """
         super().__init__()
         self.size = _pair(self, size)
@@ -600,6 +625,10 @@ class DropObjects(_OfBoxes):
             max_ratio: how many times as long as the shorter side the longer one may be.
             visibility_from_here: whether a later DropObjects counts only what is cut off after this
                 one.
+
+        Raises:
+            ConfigurationError: a number out of its range; (when it is called by itself:) it works
+                on the boxes of a loader.
         """
         super().__init__()
         if not (min_size >= 0 and min_area >= 0 and 0 <= min_visibility <= 1):
@@ -664,6 +693,12 @@ class Mosaic(_OfSeveral):
                 crop to `size` shows what `Letterbox(size)` makes.
             fill: of images, one value or one a channel.
             mask_fill: of masks.
+            interpolation: the filter that images are resized by.
+            antialias: widen it where an image is reduced.
+
+        Raises:
+            ConfigurationError: a number out of its range; (when it is called by itself:) only a
+                loader has the other images.
         """
         super().__init__()
         self.size, self.p, self.images = _pair(self, size), _probability(self, "p", p), images
@@ -703,6 +738,10 @@ class MixUp(_OfSeveral):
             partner: what the other sample goes through in place of the transforms before this one,
                 as YOLOX has it: a `Letterbox`, or a Compose of that and of a `CanvasJitter` or
                 `CanvasAffine`. A `Mosaic` must be the first transform then.
+
+        Raises:
+            ConfigurationError: a number out of its range, or another partner; (when it is called
+                by itself:) only a loader has the other sample.
         """
         super().__init__()
         self.p, self.alpha = _probability(self, "p", p), _above_zero(self, alpha)
@@ -738,6 +777,10 @@ class CutMix(_OfSeveral):
             alpha: above 0; the part of the picture that is kept is from Beta(alpha, alpha).
             min_visibility: objects of whose box a smaller part is seen are dropped, of those that
                 the rectangle or its edges hide a part of; from 0 to 1.
+
+        Raises:
+            ConfigurationError: a number out of its range; (when it is called by itself:) only a
+                loader has the other sample.
         """
         super().__init__()
         self.p, self.alpha = _probability(self, "p", p), _above_zero(self, alpha)
@@ -767,6 +810,10 @@ class CopyPaste(_OfSeveral):
             p_object: probability of each object of the other sample.
             min_visibility: objects of whose mask pasted ones leave a smaller part are dropped;
                 from 0 to 1. Those that are hidden altogether always are.
+
+        Raises:
+            ConfigurationError: a number out of its range; (when it is called by itself:) only a
+                loader has the other sample.
         """
         super().__init__()
         self.p = _probability(self, "p", p)

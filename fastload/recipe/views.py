@@ -32,8 +32,14 @@ class Views:
     """
 
     def __init__(self, *transforms: Any) -> None:
-        """`transforms`: one for each view, at least one, each torchvision's or any callable on an
-        image; or a list of them. One that comes twice makes two different views."""
+        """
+        Args:
+            *transforms: one for each view, at least one, each torchvision's or any callable on an
+                image; or a list of them. One that comes twice makes two different views.
+
+        Raises:
+            ConfigurationError: there is none, or one is not callable.
+        """
         if len(transforms) == 1 and isinstance(transforms[0], list | tuple):
             transforms = tuple(transforms[0])
         if not transforms:

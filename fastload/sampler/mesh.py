@@ -27,11 +27,11 @@ class MeshShard:
 
     `shard=mesh["dp"]` is short for `shard=MeshShard(mesh["dp"])`.
 
-    Raises (when the Loader is made):
-        ConfigurationError: it is no mesh, group or name of one; this process is not in it; a mesh
-            has a dimension whose ranks must get the same samples, or several without names;
-            ranks of `broadcast` divide the data; or `torch.distributed` does not run, and ranks are
-            to be compared.
+    Raises:
+        ConfigurationError: (when the Loader is made:) it is no mesh, group or name of one; this
+            process is not in it; a mesh has a dimension whose ranks must get the same samples, or
+            several without names; ranks of `broadcast` divide the data; or `torch.distributed` does
+            not run, and ranks are to be compared.
     """
 
     ranks: Any

@@ -50,6 +50,7 @@ class Shard:
     rank: int = 0
     """0-based."""
     world_size: int = 1
+    """How many there are."""
 
     def __post_init__(self) -> None:
         if self.world_size < 1:

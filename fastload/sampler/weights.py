@@ -47,6 +47,7 @@ class WeightSchedule:
     """Weights from an epoch, or step of all epochs together, on: both 0-based. The first ones hold
     before the first point, too. As `weights` of `fastload.mix`: by name, or in order."""
     by: By = field(default="epoch", kw_only=True)
+    """What the points count: "epoch" or "step"."""
     between: Between = field(default="hold", kw_only=True)
     """What holds between two points: the weights of the one before, or a line from its shares to
     those of the next."""

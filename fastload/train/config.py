@@ -51,7 +51,11 @@ class _Group:
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(_Group):
     """What is trained on, and how it is loaded. Takes whatever `fastload.create_loader` takes as a
-    path."""
+    path.
+
+    Raises:
+        ConfigurationError: a value that a field cannot have; fields that exclude each other.
+    """
 
     data: str | None = None
     """Training data: a folder (with train/ and val/ in it, both are found), an archive, IDX or .npy
@@ -139,7 +143,11 @@ class DataConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(_Group):
-    """The network."""
+    """The network.
+
+    Raises:
+        ConfigurationError: a value that a field cannot have; fields that exclude each other.
+    """
 
     model: Annotated[str, _NAME] = "torchvision:resnet50"
     """LIBRARY:NAME, the library being torchvision, timm, smp, transformers or fastload."""
@@ -167,7 +175,11 @@ class ModelConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(_Group):
-    """Batch, loss and optimizer."""
+    """Batch, loss and optimizer.
+
+    Raises:
+        ConfigurationError: a value that a field cannot have; fields that exclude each other.
+    """
 
     batch_size: Annotated[int, _COUNT] = 64
     """Samples in a batch on each rank."""
@@ -217,7 +229,11 @@ class OptimizerConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig(_Group):
-    """How long, and the learning rate on the way."""
+    """How long, and the learning rate on the way.
+
+    Raises:
+        ConfigurationError: a value that a field cannot have; fields that exclude each other.
+    """
 
     epochs: Annotated[int, _COUNT] = 90
     """Passes over the training data."""
@@ -262,7 +278,11 @@ class ScheduleConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig(_Group):
-    """What is kept on disk, and where a run goes on."""
+    """What is kept on disk, and where a run goes on.
+
+    Raises:
+        ConfigurationError: a value that a field cannot have; fields that exclude each other.
+    """
 
     out: str = "runs/fastload"
     """Folder of this run: last.pt, best.pt, epochs.jsonl, TensorBoard's files."""
@@ -279,7 +299,11 @@ class CheckpointConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class LogConfig(_Group):
-    """What is reported while it runs. Rank 0 reports it."""
+    """What is reported while it runs. Rank 0 reports it.
+
+    Raises:
+        ConfigurationError: a value that a field cannot have; fields that exclude each other.
+    """
 
     progress: bool = True
     """A progress bar with images a second, loss and wait %; on a pipe, a line an epoch."""
@@ -298,7 +322,11 @@ class LogConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(_Group):
-    """Where and how it runs."""
+    """Where and how it runs.
+
+    Raises:
+        ConfigurationError: a value that a field cannot have; fields that exclude each other.
+    """
 
     device: Annotated[
         str, Rule("auto, cpu, cuda or cuda:1", re.compile(r"(auto|cpu|cuda(:\d+)?)$").match)
@@ -335,19 +363,30 @@ class RunConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(_Group):
-    """A whole run."""
+    """A whole run.
+
+    Raises:
+        ConfigurationError: a value that a field cannot have; fields that exclude each other.
+    """
 
     task: Literal[
         "classification", "segmentation", "detection", "masked-lm", "text-classification"
     ] = "classification"
     """What the loss and the metrics are."""
     data: DataConfig = field(default_factory=DataConfig)
+    """What is trained on."""
     model: ModelConfig = field(default_factory=ModelConfig)
+    """The network."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """Batch, loss and optimizer."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    """How long."""
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    """What is kept."""
     log: LogConfig = field(default_factory=LogConfig)
+    """What is reported."""
     run: RunConfig = field(default_factory=RunConfig)
+    """Where it runs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -112,7 +112,9 @@ class Summary:
     lr: float
     """After warm-up, scaled with the global batch."""
     world_size: int
+    """How many ranks trained."""
     device: str
+    """Of this rank, as torch calls it: "cuda:1", "cpu"."""
     stopped_by: int | None = None
     """The signal that this process was asked to stop with."""
 

@@ -349,6 +349,10 @@ def preset(name: str, **changes: Any) -> TrainConfig:
     """The configuration of a preset, with changes by field name: `preset("cifar10-vgg19",
     data="cifar", lr=0.05)`.
 
+    Args:
+        name: of a preset (`fastload train --presets`), or a TOML file.
+        **changes: settings by the names of their fields, whatever part of TrainConfig they are in.
+
     Raises:
         ConfigurationError: no such preset, no such setting, or a value that it cannot have.
     """

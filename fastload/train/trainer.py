@@ -67,7 +67,14 @@ def evaluate(config: TrainConfig, *, console: Console | None = None) -> dict[str
     """Validate once and train nothing: the weights of the checkpoint that `resume` says, averaged
     ones where it has some; without one those that the network starts with. Nothing is written.
 
-    Under torchrun, every process calls this. Returns the results, as of an epoch's validation.
+    Under torchrun, every process calls this.
+
+    Args:
+        config: of the run; the same on every rank.
+        console: where rank 0 tells of it; standard output by default.
+
+    Returns:
+        The results by name, as of an epoch's validation.
 
     Raises:
         ConfigurationError: there is nothing to validate on; a setting that cannot be honoured.

@@ -32,6 +32,7 @@ class GpuReading:
     idle_seconds: float
     """How long it was at 0%, together."""
     longest_idle_seconds: float
+    """The longest of these times."""
     peak_memory: int
     """[bytes] Of this process without its workers; of the whole GPU where the driver does not know
     the process."""
@@ -40,6 +41,7 @@ class GpuReading:
     power_watts: float | None = None
     """Mean of the whole board. None, here and below: the driver does not tell."""
     peak_power_watts: float | None = None
+    """The most of the whole board."""
     pcie_rx_bytes: float | None = None
     """Mean traffic into the GPU over PCIe [bytes/s], of all its users."""
     pcie_tx_bytes: float | None = None

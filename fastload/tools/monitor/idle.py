@@ -40,8 +40,11 @@ class Segment(NamedTuple):
     """A stretch of a device's time [seconds]."""
 
     activity: Activity
+    """What it went to."""
     begin: float
+    """By the clock of what it is part of: a `Step`'s, or a `DeviceProfile`'s [seconds]."""
     end: float
+    """Likewise."""
 
     @property
     def seconds(self) -> float:
@@ -52,8 +55,10 @@ class Segment(NamedTuple):
 class Step:
     """One step on the device's timeline, from the end of the step before it."""
 
-    number: int  # 0-based, since the clock was made
-    segments: tuple[Segment, ...]  # without holes between them; on the clock of `time.perf_counter`
+    number: int
+    """0-based, since the clock was made."""
+    segments: tuple[Segment, ...]
+    """Without holes between them; on the clock of `time.perf_counter` [seconds]."""
 
     @property
     def begin(self) -> float:
@@ -68,9 +73,12 @@ class Step:
 class Gap:
     """A time in which a device did no work, for one reason."""
 
-    begin: float  # [seconds since the summary begins]
+    begin: float
+    """Seconds since the summary begins."""
     seconds: float
+    """How long it was."""
     cause: Activity
+    """Why nothing was done; neither "compute" nor "update"."""
 
 
 class _Share:
@@ -90,21 +98,27 @@ class IdleSummary:
     1."""
 
     steps: int
-    wait_seconds: float  # no batch was there
-    copy_seconds: float  # the batch was on its way to the device
-    launch_seconds: (
-        float  # the host had queued no work, busy with something other than waiting for data
-    )
-    exchange_seconds: float  # gradients were under way, and no computation hid it
+    """How many there were."""
+    wait_seconds: float
+    """No batch was there."""
+    copy_seconds: float
+    """The batch was on its way to the device."""
+    launch_seconds: float
+    """The host had queued no work, busy with something other than waiting for data."""
+    exchange_seconds: float
+    """Gradients were under way, and no computation hid it."""
     compute_seconds: float
+    """Forward and backward."""
     update_seconds: float
-    first_batch_seconds: (
-        float  # until the very first batch was in place: start-up, in no other figure
-    )
-    # Those of at least the clock's threshold, oldest first; the latest 1,000 of them.
+    """The optimizer's step."""
+    first_batch_seconds: float
+    """Until the very first batch was in place: start-up, in no other figure."""
     gaps: tuple[Gap, ...]
-    long_gaps: int  # how many gaps reached the threshold
-    short_gaps: int  # how many did not
+    """Those of at least the clock's threshold, oldest first; the latest 1,000 of them."""
+    long_gaps: int
+    """How many gaps reached the threshold."""
+    short_gaps: int
+    """How many did not."""
 
     @property
     def seconds(self) -> float:

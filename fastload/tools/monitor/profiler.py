@@ -39,7 +39,8 @@ class DeviceProfile:
     timeline: Literal["device", "host"]
     """Whose work it shows: kernels and copies of a GPU; or, where there is none, operations of the
     host."""
-    segments: tuple[Segment, ...]  # the whole window without holes [seconds since its begin]
+    segments: tuple[Segment, ...]
+    """The whole window without holes [seconds since its begin]."""
     idle: IdleSummary
     """Its sums and gaps. `compute` is all work; `steps` counts the ranges "fastload.step"."""
 
@@ -87,7 +88,9 @@ def phase_range(phase: Phase | Literal["step"]) -> record_function:
     """Tell the profiler what the trainer does in the body of a `with`; costs about a microsecond
     without a profiler.
 
-    "wait", "copy" and "exchange" are causes of idleness; "step" is counted.
+    Args:
+        phase: "wait", "copy" and "exchange" are causes of idleness; "compute" and "update" are
+            work; "step" is counted.
     """
     return record_function(_PREFIX + phase)
 
@@ -107,6 +110,12 @@ def profile_steps(device: torch.device | str) -> Iterator[Profiling]:
     On CUDA the timeline is that of the device: work is kernels; a gap's cause is what the device
     or, where it had nothing to do, the host did meanwhile. On others the operations of the calling
     thread stand for the kernels. Waits for the device at the end.
+
+    Args:
+        device: what the steps run on.
+
+    Yields:
+        An object whose `result`, after the body, is a `DeviceProfile`.
     """
     device = torch.device(device)
     on_gpu = device.type == "cuda"

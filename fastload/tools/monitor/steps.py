@@ -181,9 +181,11 @@ def mark_exchange(clock: StepClock) -> Callable[[Any, Any], Any]:
     The first argument of `register_comm_hook` is the process group; None: the default one.
 
     DDP exchanges gradients while it still computes others. Only what is left after the last of them
-    holds the device
-    up: the hook marks "exchange" when the last bucket is full, and the trainer's next mark, after
-    `backward`, ends it.
+    holds the device up: the hook marks "exchange" when the last bucket is full, and the trainer's
+    next mark, after `backward`, ends it.
+
+    Args:
+        clock: of this process, made by `step_clock`.
     """
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 

@@ -31,7 +31,13 @@ Event = dict[str, Any]
 
 def rank_path(path: str | os.PathLike[str], rank: int, world_size: int) -> Path:
     """Where a rank writes its trace: `path` itself if it is alone, else "trace.rank3.json" for
-    "trace.json"."""
+    "trace.json".
+
+    Args:
+        path: as the user names it.
+        rank: 0-based.
+        world_size: how many ranks there are.
+    """
     path = Path(path)
     return path if world_size == 1 else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
@@ -47,6 +53,7 @@ def write_trace(
     """Write one process's timeline, all of it or nothing.
 
     Args:
+        path: of the JSON file, which Chrome's and Perfetto's viewers open.
         spans: of the loader and whatever else was recorded: a `SpanLog`.
         steps: of a `StepClock`; each is an event with its activities within.
         metadata: anything that JSON can say: the command, the machine.
@@ -75,6 +82,10 @@ def merge_traces(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike
     """Put the traces of several ranks under each other, on one axis of time.
 
     Ranks on one machine agree to some microseconds; on several, as well as their clocks are set.
+
+    Args:
+        paths: what `write_trace` has written, one for each rank.
+        out: the file to write.
 
     Raises:
         ConfigurationError: no files, one that `write_trace` has not written, or two of the same
