@@ -95,7 +95,7 @@ TESTS = {
     "pipelines.of_torchvision",
     "test_pipelines_detection": "pipelines.of_detr pipelines.of_rtdetrv2 "
     "pipelines.of_torchvision_detection "
-    "pipelines.of_torchvision_segmentation pipelines.of_yolo pipelines.of_yolox",
+    "pipelines.of_smp pipelines.of_torchvision_segmentation pipelines.of_yolo pipelines.of_yolox",
     "test_pillow_simd": "cli.pillow_simd",
     "test_places": "sources.places",
     "test_prefetcher": "loader.production",

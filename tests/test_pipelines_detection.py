@@ -47,14 +47,20 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return Source(columns, "objects", "objects", "dict")
 
 
-def test_segmentation_takes_the_pixels_of_masks_that_pillow_does(tmp_path: Path) -> None:
-    """The mask of torchvision's script: resized by Pillow, padded right and below with 255."""
+def write_masks(folder: Path) -> list[Any]:
+    """Images of several sizes with masks of classes, which are returned."""
     for part in ("images", "masks"):
-        (tmp_path / part).mkdir()
+        (folder / part).mkdir()
     masks = [labels(*size, seed=n).reshape(size) for n, size in enumerate(SIZES)]
     for number, (size, mask) in enumerate(zip(SIZES, masks, strict=True)):
-        (tmp_path / "images" / f"{number}.png").write_bytes(png(photo(*size, seed=number)))
-        Image.fromarray(mask).save(tmp_path / "masks" / f"{number}.png")
+        (folder / "images" / f"{number}.png").write_bytes(png(photo(*size, seed=number)))
+        Image.fromarray(mask).save(folder / "masks" / f"{number}.png")
+    return masks
+
+
+def test_segmentation_takes_the_pixels_of_masks_that_pillow_does(tmp_path: Path) -> None:
+    """The mask of torchvision's script: resized by Pillow, padded right and below with 255."""
+    masks = write_masks(tmp_path)
     transform = pipelines.torchvision_segmentation(base_size=44, crop_size=56)
     with fastload.create_loader(tmp_path, batch_size=4, transform=transform, seed=5) as loader:
         ((images, found),) = loader
@@ -78,6 +84,23 @@ def test_segmentation_takes_the_pixels_of_masks_that_pillow_does(tmp_path: Path)
         )
         away = found[number].numpy() != wanted[top : top + 56, left : left + 56]
         assert away.mean() <= 0.03  # ties; 0.2 and more with torchvision's nearest pixels
+
+
+def test_segmentation_of_camvid_as_smp_has_it(tmp_path: Path) -> None:
+    """Its example for albumentations, known as a whole: images stay bytes, masks classes."""
+    pytest.importorskip("albumentations", reason="pip install .[albumentations]")
+    names = [shown.split("(")[0] for shown in described(pipelines.smp_camvid(48))]
+    moves = ["RandomHorizontalFlip", "AffineMap", "PadTo", "RandomCrop"]
+    assert names == [*moves, "RandomApply", "Perspective", *["OneOf"] * 3]
+    assert described(pipelines.smp_camvid_eval()) == ["PadTo(least=(384, 480))"]
+    classes = {int(value) for mask in write_masks(tmp_path) for value in np.unique(mask)}
+    with fastload.create_loader(tmp_path, 4, transform=pipelines.smp_camvid(48)) as loader:
+        assert "worker" not in str(loader.explain()).split("transforms")[1].split("\n\n")[0]
+        images, masks = next(iter(loader))
+    assert (images.shape, images.dtype) == ((4, 3, 48, 48), torch.uint8)
+    assert masks.shape == (4, 48, 48)
+    assert set(masks.unique().tolist()) <= {0, *classes}
+    assert masks.unique().numel() > 1
 
 
 def test_segmentation_for_evaluation(tmp_path: Path) -> None:
@@ -292,6 +315,8 @@ def test_torchvisions_detectors_for_evaluation(objects: Source) -> None:
         (lambda: pipelines.torchvision_segmentation(crop_size=0), "crop_size: must be"),
         (lambda: pipelines.torchvision_segmentation(hflip_prob=2), "from 0 to 1"),
         (lambda: pipelines.torchvision_segmentation_eval(base_size=0), "base_size: must be"),
+        (lambda: pipelines.smp_camvid(0), "size: must be an int of at least 1"),
+        (lambda: pipelines.smp_camvid_eval(min_width=0), "min_width: must be an int of at least"),
         (lambda: pipelines.detr(()), "scales: must be one size or several"),
         (lambda: pipelines.detr((480, 0)), "scales: must be an int of at least 1"),
         (lambda: pipelines.detr(max_size=0), "max_size: must be"),

@@ -21,6 +21,7 @@ from fastload.pipelines.of_moco_v3 import moco_v3
 from fastload.pipelines.of_open_clip import open_clip
 from fastload.pipelines.of_rtdetrv2 import rtdetrv2, rtdetrv2_batches, rtdetrv2_eval
 from fastload.pipelines.of_simclr import simclr
+from fastload.pipelines.of_smp import smp_camvid, smp_camvid_eval
 from fastload.pipelines.of_swav import swav
 from fastload.pipelines.of_timm import timm
 from fastload.pipelines.of_torchvision import (
@@ -54,6 +55,8 @@ __all__ = [
     "rtdetrv2_batches",
     "rtdetrv2_eval",
     "simclr",
+    "smp_camvid",
+    "smp_camvid_eval",
     "swav",
     "timm",
     "torchvision_classification",

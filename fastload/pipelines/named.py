@@ -19,7 +19,7 @@ def transforms() -> dict[str, Callable[..., Any]]:
     return {
         name: function
         for name, function in every.items()
-        if get_type_hints(function)["return"] in (v2.Compose, Views)
+        if get_type_hints(function)["return"] in (v2.Compose, Views, Any)
     }
 
 

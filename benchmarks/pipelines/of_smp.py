@@ -1,0 +1,125 @@
+"""The example of segmentation_models.pytorch on CamVid:
+github.com/qubvel-org/segmentation_models.pytorch as `segmentation_models.pytorch`. Its notebook's
+cells are run."""
+
+from __future__ import annotations
+
+import functools
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageFilter
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as BaseDataset
+
+import fastload
+from benchmarks.inputs import photographs
+from benchmarks.pipelines.classes import numbers_of, plain, tiles_of
+from benchmarks.pipelines.pipeline import Numbers, Pipeline, Setting, Side, Tile
+from fastload import pipelines
+
+_NOTEBOOK = "segmentation_models.pytorch/examples/camvid_segmentation_multiclass.ipynb"
+_CLASSES, _LONGEST = 12, 480
+_NOTHING = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+
+
+def camvid_of(source: Path, work: Path, least: int) -> Path:
+    """A folder as CamVid's of the photographs of class folders, PNGs. The class of a pixel is by
+    how bright the photograph is around it."""
+    found = photographs(source, work, least)
+    folder = work / f"camvid-{found.folder.parent.name.rpartition('-')[2]}"
+    links = sorted(found.folder.glob("*/*"))
+    for part in ("train", "trainannot"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    if len(list((folder / "trainannot").iterdir())) == len(links):
+        return folder
+    for number, link in enumerate(links):
+        with Image.open(link) as opened:
+            picture = opened.convert("RGB")
+        picture.thumbnail((_LONGEST, _LONGEST), Image.Resampling.LANCZOS)
+        picture.save(folder / "train" / f"{number:06}.png", compress_level=1)
+        grey = np.asarray(picture.convert("L").filter(ImageFilter.GaussianBlur(4)))
+        mask = Image.fromarray((grey.astype(int) * _CLASSES // 256).astype(np.uint8))
+        mask.save(folder / "trainannot" / f"{number:06}.png")
+    return folder
+
+
+@functools.cache
+def notebook(originals: Path) -> dict[str, Any]:
+    """What its cells with these definitions leave."""
+    made: dict[str, Any] = {"BaseDataset": BaseDataset}
+    cells = json.loads((originals / _NOTEBOOK).read_text())["cells"]
+    for cell in cells:
+        text = "".join(cell["source"])
+        if "class Dataset(" in text or "def get_training_augmentation" in text:
+            exec(compile(text, _NOTEBOOK, "exec"), made)
+    return made
+
+
+def augmentation(originals: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return notebook(originals)["get_training_augmentation"]()
+
+
+def theirs(setting: Setting) -> DataLoader[Any]:
+    dataset = notebook(setting.originals)["Dataset"](
+        str(setting.data / "train"),
+        str(setting.data / "trainannot"),
+        augmentation=augmentation(setting.originals),
+    )
+    # Its classes are counted anew, the last one as 0; here they are as the files have them.
+    dataset.class_map = {value: value for value in range(_CLASSES)}
+    for files in (dataset.images_fps, dataset.masks_fps):
+        files.sort()
+    return plain(dataset, setting)
+
+
+def ours(setting: Setting) -> fastload.Loader:
+    return fastload.create_loader(
+        setting.data,
+        setting.batch_size,
+        split="train",
+        transform=pipelines.smp_camvid(),
+        shuffle=setting.shuffle,
+        drop_last=setting.shuffle,
+        num_workers=max(1, setting.workers),
+    )
+
+
+def numbers(batch: Any) -> Numbers:
+    """Of images as of others; of masks how much some classes have."""
+    images, masks = batch
+    made = {**numbers_of([images])}
+    for kind in (0, 1, 4, 8, 11):
+        made[f"part of class {kind}"] = (masks == kind).double().mean((1, 2)).numpy()
+    return made
+
+
+def tiles(batch: Any) -> list[Tile]:
+    """Images with the colours of the classes over them."""
+    images, masks = batch
+    colours = torch.tensor([[n * 53 % 256, n * 97 % 256, n * 193 % 256] for n in range(256)])
+    shown = zip(tiles_of([images.float() / 255], *_NOTHING), masks, strict=True)
+    return [
+        ((2 * tile.astype(int) + colours[mask.long()].numpy()) // 3).astype(np.uint8)
+        for tile, mask in shown
+    ]
+
+
+PIPELINES = (
+    Pipeline(
+        "smp_camvid",
+        "smp_camvid",
+        Side(theirs, numbers, tiles),
+        Side(ours, numbers, tiles),
+        batch_size=32,
+        bar=2.5,
+        operations=lambda originals: (augmentation(originals), pipelines.smp_camvid()),
+        data=camvid_of,
+    ),
+)
