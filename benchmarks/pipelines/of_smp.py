@@ -72,7 +72,7 @@ def theirs(setting: Setting) -> DataLoader[Any]:
         str(setting.data / "trainannot"),
         augmentation=augmentation(setting.originals),
     )
-    # Its classes are counted anew, the last one as 0; here they are as the files have them.
+    # Its classes are counted again, the last one as 0; here they are as the files have them.
     dataset.class_map = {value: value for value in range(_CLASSES)}
     for files in (dataset.images_fps, dataset.masks_fps):
         files.sort()
