@@ -118,6 +118,7 @@ TESTS = {
     "recipe.transforms recipe.warps render.warp",
     "test_recipe_distortions": "recipe.distortions",
     "test_recipe_five_crop": "recipe.five_crop",
+    "test_recipe_fixmatch": "pipelines.of_fixmatch recipe.fixmatch",
     "test_recipe_geometry": "geometry.boxes geometry.plan recipe.attributes recipe.crops",
     "test_recipe_composite": "backends.composites backends.pasted recipe.composite",
     "test_recipe_partner": "recipe.partner",

@@ -65,6 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("main_ibot.DataAugmentationiBOT", "fastload.pipelines.ibot(...)"),
         ("lightly.transforms.byol_transform.BYOLTransform", "fastload.pipelines.byol(...)"),
         ("lightly.transforms.swav_transform.SwaVTransform", "fastload.pipelines.swav(...)"),
+        ("dataset.cifar.TransformFixMatch", "fastload.pipelines.fixmatch(...)"),
         ("my_dino.DataAugmentationDINO", None),
         ("dinov3.data.augmentations.DataAugmentationDINO", None),
         ("my_presets.ClassificationPresetTrain", None),

@@ -151,7 +151,8 @@ def test_no_bits_are_black_and_eight_are_the_image() -> None:
     [
         (lambda: PillowRandAugment((Augmentation("Cutout"),)), "AutoContrast"),
         (lambda: PillowRandAugment((Augmentation("Rotate", 1.5),)), "probabilities"),
-        (lambda: PillowRandAugment(SHARP, filters=("nearest",)), "bicubic"),
+        (lambda: PillowRandAugment(SHARP, filters=("nearest", "bicubic")), "bicubic"),
+        (lambda: PillowRandAugment((Augmentation("Rotate", 1, 1, whole=True),)), "2 or more"),
         (lambda: PillowRandAugment(SHARP[:2], 3, (0.5, 0.5)), "2 at most"),
         (lambda: PillowAugMix(EVERY), "without blurs"),
         (lambda: PillowAugMix(SHARP, width=0), "at least 1"),

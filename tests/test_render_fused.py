@@ -27,6 +27,7 @@ from fastload.errors import ConfigurationError
 from fastload.geometry import Geometry, Resampling
 from fastload.recipe import Recipe
 from fastload.recipe.albumentations_colour import BrightnessContrast, Gamma, HueSaturationValue
+from fastload.recipe.fixmatch import GreyRectangle
 from fastload.recipe.mix import Mix, MixUp, lower_batch_transform
 from fastload.recipe.outputs import Outputs
 from fastload.recipe.pillow_augment import Augmentation, PillowRandAugment
@@ -360,6 +361,18 @@ def test_augmentations_as_pillow_moves_pixels_in_one_launch(both: Both, channels
     images, draws = batch(9, channels), Draws(4, 0, np.arange(9))
     op = PillowRandAugment(ops, 2, fill=(124.0, 116.0, 104.0)[:channels])
     both(lambda: op.apply(images if on() else images.cpu(), draws, 0).cpu(), "recolour")
+
+
+@pytest.mark.parametrize("channels", whole_but([1], [1, 3]))
+def test_nearest_pixels_and_rectangles(both: Both, channels: int) -> None:
+    names = ("ShearX", "Rotate", "TranslateYWhole")
+    ops = tuple(Augmentation(name, 1.0, 9.0, 3.0) for name in names)
+    images, draws = batch(9, channels), Draws(4, 0, np.arange(9))
+    fill = (124.0, 116.0, 104.0)[:channels]
+    op = PillowRandAugment(ops, 2, filters=("nearest",), fill=fill)
+    both(lambda: op.apply(images if on() else images.cpu(), draws, 0).cpu(), "recolour")
+    cut = GreyRectangle(6)
+    both(lambda: cut.apply(images if on() else images.cpu(), draws, 0).cpu(), "recolour")
 
 
 @pytest.mark.whole

@@ -30,7 +30,7 @@ def processor_time(
             for side, times in zip(sides, found.values(), strict=True):
                 times.append(_of(side.loader(own), own.batch_size, images))
         shown = (
-            f"{name} {statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
+            f"{name} {statistics.median(times):.3g} ({min(times):.3g} to {max(times):.3g})"
             for name, times in found.items()
         )
         ratios = [a / b for a, b in zip(*found.values(), strict=True)]

@@ -32,8 +32,10 @@ enum class ColourKind : int32_t {
     solarize_add,
     move_bilinear,
     move_bicubic,
+    move_nearest,
+    cut_out,
 };
-constexpr int kColourKinds = 18;
+constexpr int kColourKinds = 20;
 constexpr int kColourNumbers = 6;  // parameters of a step; an operation uses the first ones
 
 // Images that are changed in place. The memory is borrowed until the job is done.

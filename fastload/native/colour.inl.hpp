@@ -401,6 +401,66 @@ void move(const Planes& p, const float* matrix, const ColourTable& table) {
     }
 }
 
+// A number in 65,536ths, cut to whole ones. What is none, or 2^19 or more, is far to the left.
+inline int64_t in_65536ths(float number) {
+    constexpr int64_t kMost = int64_t{1} << 35;
+    const float whole = std::floor(number * 65536.0f);
+    return std::fabs(whole) < static_cast<float>(kMost) ? static_cast<int64_t>(whole) : -kMost;
+}
+
+// An affine map of the image, as Pillow's Image.transform takes the nearest pixel: in whole
+// 65,536ths of a pixel, of which the place of an output pixel is the sum. Outside of the image it
+// is the fill.
+void move_nearest(const Planes& p, const float* matrix, const ColourTable& table) {
+    constexpr int kMost = 64;
+    const size_t plane = p.plane();
+    int64_t m[6];
+    for (int i = 0; i < 6; ++i) m[i] = in_65536ths(matrix[i]);
+    for (int row = 0; row < p.size.height; ++row) {
+        int64_t in_x = m[1] * row + m[2], in_y = m[4] * row + m[5];
+        for (int column = 0; column < p.size.width; column += kMost) {
+            const int count = std::min(kMost, p.size.width - column);
+            ptrdiff_t places[kMost];  // below 0: outside
+            for (int i = 0; i < count; ++i, in_x += m[0], in_y += m[3]) {
+                const int64_t x = in_x >> 16, y = in_y >> 16;
+                const bool inside = (x >= 0) & (x < p.size.width) & (y >= 0) & (y < p.size.height);
+                places[i] = inside ? static_cast<ptrdiff_t>(y * p.size.width + x) : -1;
+            }
+            for (int channel = 0; channel < p.channels; ++channel) {
+                const size_t skipped = plane * static_cast<size_t>(channel);
+                const uint8_t* from = p.from + skipped;
+                uint8_t* to = p.to + skipped +
+                              static_cast<size_t>(row) * static_cast<size_t>(p.size.width) + column;
+                const uint8_t fill = table.fills ? to_byte(table.fill[channel]) : uint8_t{0};
+                for (int i = 0; i < count; ++i) to[i] = places[i] < 0 ? fill : from[places[i]];
+            }
+        }
+    }
+}
+
+// A rectangle of one value, the last of its columns and lines in it. `edges`: left, top, right,
+// bottom.
+void cut_out(const Planes& p, const float* edges, float value) {
+    std::memcpy(p.to, p.from, p.values());
+    if (!(edges[0] <= edges[2] && edges[1] <= edges[3])) return;  // nor what is no number
+    const auto first = [](float edge, int length) {
+        return static_cast<int>(std::ceil(std::clamp(edge, 0.0f, static_cast<float>(length))));
+    };
+    const auto last = [](float edge, int length) {
+        return static_cast<int>(
+            std::floor(std::clamp(edge, -1.0f, static_cast<float>(length - 1))));
+    };
+    const int left = first(edges[0], p.size.width), right = last(edges[2], p.size.width),
+              bottom = last(edges[3], p.size.height);
+    if (left > right) return;
+    for (int channel = 0; channel < p.channels; ++channel) {
+        uint8_t* to = p.to + p.plane() * static_cast<size_t>(channel) + left;
+        for (int row = first(edges[1], p.size.height); row <= bottom; ++row)
+            std::memset(to + static_cast<size_t>(row) * static_cast<size_t>(p.size.width),
+                        to_byte(value), static_cast<size_t>(right - left + 1));
+    }
+}
+
 // One step on a planar image. Operations on colours copy grey images.
 void colour_step(const Planes& p, ColourKind kind, const float* numbers, const ColourTable& table) {
     const bool coloured = p.channels == 3;
@@ -418,6 +478,8 @@ void colour_step(const Planes& p, ColourKind kind, const float* numbers, const C
         case ColourKind::affine: return affine(p, numbers, table);
         case ColourKind::move_bilinear: return move<false>(p, numbers, table);
         case ColourKind::move_bicubic: return move<true>(p, numbers, table);
+        case ColourKind::move_nearest: return move_nearest(p, numbers, table);
+        case ColourKind::cut_out: return cut_out(p, numbers, numbers[4]);
         case ColourKind::hsv:
             if (!coloured) return add_to_value(p, numbers[5]);
             return step_in_blocks(p, kind, numbers);

@@ -15,6 +15,7 @@ from fastload.pipelines.of_deit import deit3
 from fastload.pipelines.of_detr import detr, detr_eval
 from fastload.pipelines.of_dino import dino
 from fastload.pipelines.of_dinov2 import dinov2
+from fastload.pipelines.of_fixmatch import fixmatch, fixmatch_labeled
 from fastload.pipelines.of_ibot import ibot
 from fastload.pipelines.of_mae import mae
 from fastload.pipelines.of_moco_v3 import moco_v3
@@ -47,6 +48,8 @@ __all__ = [
     "detr_eval",
     "dino",
     "dinov2",
+    "fixmatch",
+    "fixmatch_labeled",
     "ibot",
     "mae",
     "moco_v3",

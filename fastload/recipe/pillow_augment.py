@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -34,7 +34,8 @@ from fastload.render.steps import KINDS, NUMBERS, BlurSteps, ColourSteps, Mixtur
 from fastload.render.transfer import constants, on_device
 
 Filters = tuple[str, ...]
-"""Of pixels that are moved: "bilinear", "bicubic", or both, of which each step draws one."""
+"""Of pixels that are moved: "bilinear", "bicubic", or both, of which each step draws one; or
+"nearest"."""
 FULL = 10.0
 """The magnitude at which an operation has its full strength."""
 _UNIFORMS = 6
@@ -59,7 +60,10 @@ class Augmentation:
     most: float = FULL
     """What the magnitude is cut to."""
     reach: float = 0.45
-    """How far Translate goes at full strength: a share of the side if `Rel`, else pixels."""
+    """How far Translate goes at full strength: a share of the side if `Rel` or `Whole`, else
+    pixels."""
+    whole: bool = field(default=False, repr=False)
+    """Whether the magnitude is drawn: a whole number from 1 on, below `magnitude`."""
 
     @property
     def blurs(self) -> bool:
@@ -68,7 +72,9 @@ class Augmentation:
     def magnitudes(self, uniform: Float64Array) -> Float64Array:
         """(N,) of (N, 2) random numbers."""
         drawn = np.full(len(uniform), self.magnitude)
-        if self.deviation == math.inf:
+        if self.whole:
+            drawn = 1.0 + np.floor(uniform[:, 0] * (self.magnitude - 1.0))
+        elif self.deviation == math.inf:
             drawn = self.magnitude * uniform[:, 0]
         elif self.deviation > 0:
             radius = np.sqrt(-2.0 * np.log1p(-uniform[:, 0]))
@@ -96,6 +102,10 @@ def _none(level: Float64Array, sign: Float64Array, reach: float) -> Float64Array
 
 def _factor(level: Float64Array, sign: Float64Array, reach: float) -> Float64Array:
     return level * 1.8 + 0.1
+
+
+def _fainter(level: Float64Array, sign: Float64Array, reach: float) -> Float64Array:
+    return level * 0.9 + 0.05
 
 
 def _farther(level: Float64Array, sign: Float64Array, reach: float) -> Float64Array:
@@ -144,11 +154,19 @@ AMOUNTS: dict[str, _Amount] = {
     "TranslateXRel": lambda level, sign, reach: level * reach * sign,
     "TranslateYRel": lambda level, sign, reach: level * reach * sign,
     "Desaturate": partial(_between, low=0.5, high=1.0),
+    "Identity": _none,
+    "ColorFainter": _fainter,
+    "ContrastFainter": _fainter,
+    "BrightnessFainter": _fainter,
+    "SharpnessFainter": _fainter,
+    "TranslateXWhole": lambda level, sign, reach: level * reach * sign,
+    "TranslateYWhole": lambda level, sign, reach: level * reach * sign,
     "GaussianBlur": partial(_between, low=0.1, high=2.0),
     "GaussianBlurRand": partial(_between, low=0.0, high=1.0),
 }
 NAMES = tuple(AMOUNTS)
-"""timm's; "Increasing" are those that are stronger for larger magnitudes."""
+"""timm's, of which those with "Increasing" are stronger for larger magnitudes; and FixMatch's:
+"Identity", those with "Fainter" (factors below 1) and with "Whole" (by whole pixels)."""
 _BLURS = ("GaussianBlur", "GaussianBlurRand")
 _MOVES = (
     "Rotate",
@@ -158,13 +176,15 @@ _MOVES = (
     "TranslateY",
     "TranslateXRel",
     "TranslateYRel",
+    "TranslateXWhole",
+    "TranslateYWhole",
 )
 
 
 def _kind_of(name: str) -> int:
-    if name in _MOVES or name in _BLURS:
+    if name in (*_MOVES, *_BLURS, "Identity"):
         return -1
-    plain = name.removesuffix("Increasing").removesuffix("Original")
+    plain = name.removesuffix("Increasing").removesuffix("Original").removesuffix("Fainter")
     called = {
         "Color": "saturation",
         "Desaturate": "saturation",
@@ -177,6 +197,7 @@ def _kind_of(name: str) -> int:
 _KINDS = {name: _kind_of(name) for name in NAMES}
 _SOLARIZE, _ADD = KINDS.index("solarize"), KINDS.index("solarize_add")
 _BILINEAR, _BICUBIC = KINDS.index("move_bilinear"), KINDS.index("move_bicubic")
+_NEAREST = KINDS.index("move_nearest")
 
 
 @dataclass(frozen=True)
@@ -198,7 +219,7 @@ class PillowStep:
         kinds = self.kinds.astype(np.int32)
         recoloured = np.zeros((len(kinds), NUMBERS))
         recoloured[:, :2] = amounts_as_numbers(kinds, self.amounts)
-        moved = (kinds == _BILINEAR) | (kinds == _BICUBIC)
+        moved = np.isin(kinds, (_BILINEAR, _BICUBIC, _NEAREST))
         result: npt.NDArray[np.float32] = np.where(
             moved[:, None], self.matrices, recoloured
         ).astype(np.float32)
@@ -225,7 +246,9 @@ def drawn_step(
         if one.name in _MOVES:
             filter_of = np.floor(u[:, 4] * len(filters)).astype(np.int64)
             kinds[rows] = np.array([KINDS.index(f"move_{name}") for name in filters])[filter_of]
-            matrices[rows] = _matrices(one.name, amount, size)
+            of_middles = _matrices(one.name, amount, size)
+            nearest = filters == ("nearest",)
+            matrices[rows] = _of_corners(of_middles) if nearest else of_middles
         elif one.blurs:
             random = one.name == "GaussianBlurRand"
             deviations[rows] = 0.1 + (2.0 * amount - 0.1) * u[:, 5] if random else amount
@@ -263,8 +286,18 @@ def _matrices(name: str, amount: Float64Array, size: Size) -> Float64Array:
     else:
         across = name.startswith("TranslateX")
         side = width if across else height
-        matrices[:, 2 if across else 5] = amount * side if name.endswith("Rel") else amount
+        shift = amount if name in ("TranslateX", "TranslateY") else amount * side
+        matrices[:, 2 if across else 5] = np.trunc(shift) if name.endswith("Whole") else shift
     return matrices
+
+
+def _of_corners(matrices: Float64Array) -> Float64Array:
+    """As the numbers of `move_nearest`: of columns and lines, in 65,536ths of a pixel, to which
+    Pillow rounds them. In float32 they are exact for images of up to 256 pixels."""
+    corners = matrices.copy()
+    corners[:, 2::3] += (matrices[:, 0::3] + matrices[:, 1::3]) * 0.5
+    result: Float64Array = np.floor(corners * 65536.0 + 0.5) / 65536.0
+    return result
 
 
 def moved(pixels: torch.Tensor, matrices: torch.Tensor, fill: Fill, *, cubic: bool) -> torch.Tensor:
@@ -294,8 +327,28 @@ def moved(pixels: torch.Tensor, matrices: torch.Tensor, fill: Fill, *, cubic: bo
     places = (-1, 0, 1, 2) if cubic else (0, 1)
     lines = [_along([near(below, beside) for beside in places], right) for below in places]
     value = _along(lines, down).clamp_(0.0, 255.0).to(torch.uint8)
-    colour = constants(np.array(fill, dtype=np.float32), pixels.device).clamp(0.0, 255.0)
-    return torch.where(inside.unsqueeze(1), value, colour.to(torch.uint8).view(1, -1, 1, 1))
+    return torch.where(inside.unsqueeze(1), value, _bytes_of(fill, pixels.device))
+
+
+def moved_nearest(pixels: torch.Tensor, matrices: torch.Tensor, fill: Fill) -> torch.Tensor:
+    """(B, C, H, W) bytes at the places that (B, 6) matrices say, float32: see `move_nearest` in
+    `fastload.render.steps`."""
+    batch, channels, height, width = pixels.shape
+    y, x = (torch.arange(side, device=pixels.device) for side in (height, width))
+    whole = (matrices * 65536.0).floor().to(torch.int64)
+    m = [whole[:, k].view(-1, 1, 1) for k in range(6)]
+    y, x = y.view(1, -1, 1), x.view(1, 1, -1)
+    at_x, at_y = (m[0] * x + m[1] * y + m[2]) >> 16, (m[3] * x + m[4] * y + m[5]) >> 16
+    inside = ((at_x >= 0) & (at_x < width) & (at_y >= 0) & (at_y < height)).unsqueeze(1)
+    place = at_y.clamp(0, height - 1) * width + at_x.clamp(0, width - 1)
+    index = place.view(batch, 1, -1).expand(-1, channels, -1)
+    value = pixels.reshape(batch, channels, -1).gather(2, index).view(pixels.shape)
+    return torch.where(inside, value, _bytes_of(fill, pixels.device))
+
+
+def _bytes_of(fill: Fill, device: torch.device) -> torch.Tensor:
+    colour = constants(np.array(fill, dtype=np.float32), device).clamp(0.0, 255.0)
+    return colour.to(torch.uint8).view(1, -1, 1, 1)
 
 
 def _along(values: list[torch.Tensor], part: torch.Tensor) -> torch.Tensor:
@@ -322,8 +375,10 @@ def run_pillow_steps(pixels: torch.Tensor, steps: list[PillowStep], fill: Fill) 
     """(B, C, H, W) bytes after these steps, by torch's operations."""
 
     def kernel(kind: int, rows: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
+        matrices = parameters[:, :6].to(torch.float32)
+        if kind == _NEAREST:
+            return moved_nearest(rows, matrices, fill)
         if kind in (_BILINEAR, _BICUBIC):
-            matrices = parameters[:, :6].to(torch.float32)
             return moved(rows, matrices, fill, cubic=kind == _BICUBIC)
         return _BY_TORCH[kind](rows, parameters[:, 6])
 
@@ -381,9 +436,11 @@ class _OfPillow(PixelOperation):
         for one in self.ops:
             check(self, "ops", one.name in NAMES, f"of {', '.join(NAMES)}")
             good = 0 <= one.p <= 1 and one.magnitude >= 0 and one.deviation >= 0 and one.most > 0
+            check(self, "ops", not one.whole or one.magnitude >= 2, "of magnitudes of 2 or more")
             check(self, "ops", good, "of probabilities, and of numbers that are not negative")
-        named = self.filters in (("bilinear",), ("bicubic",), ("bilinear", "bicubic"))
-        check(self, "filters", named, '"bilinear", "bicubic", or these two')
+        both = ("bilinear", "bicubic")
+        named = self.filters in (both, *((name,) for name in (*both, "nearest")))
+        check(self, "filters", named, '"bilinear", "bicubic", these two, or "nearest"')
         check_settings(self)
 
     def size_after(self, size: Size | None) -> Size | None:

@@ -31,6 +31,8 @@ from fastload.render.steps import KINDS
     SOLARIZE_ADD,
     MOVE_BILINEAR,
     MOVE_BICUBIC,
+    MOVE_NEAREST,
+    CUT_OUT,
 ) = (tl.constexpr(n) for n in range(len(KINDS)))
 """As `fastload.render.steps.KINDS`; below 0: the sample as it is."""
 _TO_WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23, see `fastload.render.kernels`
@@ -481,6 +483,75 @@ def _move_image(
             tl.store(place, value.to(tl.uint8), mask=valid)
 
 
+@triton.jit
+def _in_65536ths(number):
+    return tl.floor(number * 65536.0).to(tl.int64)
+
+
+@triton.jit
+def _move_nearest(
+    source,
+    target,
+    numbers,
+    fill,
+    height,
+    width,
+    stride_channel,
+    stride_pixel,
+    CHANNELS: tl.constexpr,
+    FILLS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """As `fastload.recipe.pillow_augment.moved_nearest`."""
+    x_of_x, x_of_y = _in_65536ths(tl.load(numbers)), _in_65536ths(tl.load(numbers + 1))
+    y_of_x, y_of_y = _in_65536ths(tl.load(numbers + 3)), _in_65536ths(tl.load(numbers + 4))
+    x_of_1, y_of_1 = _in_65536ths(tl.load(numbers + 2)), _in_65536ths(tl.load(numbers + 5))
+    plane = height * width
+    for begin in range(0, plane, BLOCK):
+        pixel = begin + tl.arange(0, BLOCK)
+        valid = pixel < plane
+        y, x = pixel // width, pixel % width
+        at_x = (x_of_x * x + x_of_y * y + x_of_1) >> 16
+        at_y = (y_of_x * x + y_of_y * y + y_of_1) >> 16
+        inside = (at_x >= 0) & (at_x < width) & (at_y >= 0) & (at_y < height)
+        shown = valid & inside
+        place = tl.where(shown, at_y * width + at_x, 0)
+        for channel in tl.static_range(CHANNELS):
+            skipped = channel * stride_channel
+            value = tl.where(shown, _load(source + skipped + place * stride_pixel, shown), 0.0)
+            if FILLS:
+                value = tl.where(shown, value, _cut(tl.load(fill + channel)))
+            tl.store(target + skipped + pixel * stride_pixel, value.to(tl.uint8), mask=valid)
+
+
+@triton.jit
+def _cut_out(
+    source,
+    target,
+    numbers,
+    height,
+    width,
+    stride_channel,
+    stride_pixel,
+    CHANNELS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """As `fastload.recipe.cut_out.with_rectangles`."""
+    left, top = tl.load(numbers), tl.load(numbers + 1)
+    right, bottom = tl.load(numbers + 2), tl.load(numbers + 3)
+    colour = _cut(tl.load(numbers + 4))
+    plane = height * width
+    for begin in range(0, plane, BLOCK):
+        pixel = begin + tl.arange(0, BLOCK)
+        valid = pixel < plane
+        y, x = (pixel // width).to(tl.float32), (pixel % width).to(tl.float32)
+        inside = (x >= left) & (x <= right) & (y >= top) & (y <= bottom)
+        for channel in tl.static_range(CHANNELS):
+            place = channel * stride_channel + pixel * stride_pixel
+            value = tl.where(inside, colour, _load(source + place, valid))
+            tl.store(target + place, value.to(tl.uint8), mask=valid)
+
+
 @triton.jit(do_not_specialize=["kinds", "numbers", "counts", "steps", "chains", "height", "width"])
 def recolour(
     images,
@@ -570,6 +641,32 @@ def recolour(
                 CHANNELS,
                 True,
                 FILLS,
+                BLOCK,
+            )
+        elif kind == MOVE_NEAREST:
+            _move_nearest(
+                source,
+                target,
+                given,
+                fill,
+                height,
+                width,
+                stride_channel,
+                stride_pixel,
+                CHANNELS,
+                FILLS,
+                BLOCK,
+            )
+        elif kind == CUT_OUT:
+            _cut_out(
+                source,
+                target,
+                given,
+                height,
+                width,
+                stride_channel,
+                stride_pixel,
+                CHANNELS,
                 BLOCK,
             )
         elif kind == SHARPNESS:

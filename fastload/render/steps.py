@@ -31,6 +31,8 @@ KINDS = (
     "solarize_add",
     "move_bilinear",
     "move_bicubic",
+    "move_nearest",
+    "cut_out",
 )
 """What a step may be. The same list is in `render/kernels_colour.py` and `native/colour.hpp`."""
 NUMBERS = 6
@@ -44,7 +46,9 @@ which grey images have the last alone, and grey pixels unless the second factor 
 amount counts; the exponent (gamma); a factor and what is added to the
 product (linear); what is added to values below 128 (solarize_add); for moves the (2, 3) matrix that
 takes the middle of an output pixel (x, y, 1), in pixels from the top left corner, to a place in the
-input."""
+input, and for move_nearest that which takes its column and line, counted from 0, each number and
+their sums in whole 65,536ths of a pixel; left, top, right and bottom of a rectangle, the last of
+its columns and lines in it, and the value of all of its channels (cut_out)."""
 
 
 @dataclass(frozen=True)

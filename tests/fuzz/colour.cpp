@@ -180,6 +180,8 @@ class Plain {
             case ColourKind::affine: return move(table, numbers);
             case ColourKind::move_bilinear: return move_as_pillow(table, numbers, false);
             case ColourKind::move_bicubic: return move_as_pillow(table, numbers, true);
+            case ColourKind::move_nearest: return move_nearest(table, numbers);
+            case ColourKind::cut_out: return cut_out(numbers);
             case ColourKind::solarize_add:
                 return values([&](uint8_t value) {
                     return value < 128 ? cut(static_cast<float>(value) + first) : value;
@@ -356,6 +358,33 @@ class Plain {
                 lines[i] = along(values, in_x - 0.5f - left);
             }
             pixels_[index(row, column, c)] = cut(along(lines, in_y - 0.5f - top));
+        });
+    }
+
+    void move_nearest(const ColourTable& table, const float* numbers) {
+        const Pixels before = pixels_;
+        double m[6];  // sums of whole numbers below 2^53
+        for (int i = 0; i < 6; ++i) {
+            m[i] = std::floor(double{numbers[i] * 65536.0f});
+            if (!(std::fabs(m[i]) < 0x1p35)) m[i] = -0x1p35;
+        }
+        for_each([&](int row, int column, int c) {
+            const auto in = [&](const double* line) {
+                return std::floor((line[0] * column + line[1] * row + line[2]) / 65536.0);
+            };
+            const double x = in(m), y = in(m + 3);
+            const bool inside = x >= 0.0 && x < size_.width && y >= 0.0 && y < size_.height;
+            pixels_[index(row, column, c)] =
+                inside ? before[index(static_cast<int>(y), static_cast<int>(x), c)]
+                       : cut(table.fills ? table.fill[c] : 0.0f);
+        });
+    }
+
+    void cut_out(const float* edges) {
+        for_each([&](int row, int column, int c) {
+            const auto y = static_cast<float>(row), x = static_cast<float>(column);
+            if (x >= edges[0] && x <= edges[2] && y >= edges[1] && y <= edges[3])
+                pixels_[index(row, column, c)] = cut(edges[4]);
         });
     }
 
