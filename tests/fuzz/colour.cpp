@@ -238,8 +238,11 @@ class Plain {
         const auto value =
             static_cast<float>(cut(static_cast<float>(gained(most, gains[2])) + whole(gains[5])));
         const int part = share(difference, 255, most);
-        const float strength = static_cast<float>(gained(part, gains[1])) + whole(gains[4]),
-                    saturation = part > 0 ? cut(strength) * (1.0f / 255.0f) : 0.0f;
+        // Of a factor below 0 the amount counts, and grey pixels are coloured, too.
+        const float strength =
+                        static_cast<float>(gained(part, std::fabs(gains[1]))) + whole(gains[4]),
+                    saturation =
+                        part > 0 || gains[1] < 0.0f ? cut(strength) * (1.0f / 255.0f) : 0.0f;
         for (int c = 0; c < 3; ++c) {
             const float k = std::fmod(
                 static_cast<float>(hue) * (1.0f / 30.0f) + static_cast<float>(5 - 2 * c), 6.0f);
