@@ -97,6 +97,8 @@ TESTS = {
     "pipelines.of_torchvision_detection "
     "pipelines.of_smp pipelines.of_torchvision_segmentation pipelines.of_yolo pipelines.of_yolox",
     "test_pillow_simd": "cli.pillow_simd",
+    "test_parquet_images": "loader.row_groups sources.parquet_images sources.parquet_pieces "
+    "sources.thrift_compact",
     "test_places": "sources.places",
     "test_prefetcher": "loader.production",
     "test_needs": "backends.needs",
@@ -135,7 +137,7 @@ TESTS = {
     "test_render_jpegs_on_device": "render.jpegs_on_device render.nvrtc",
     "test_render_trial": "render.trial",
     "test_sampler": "sampler.bijection sampler.order",
-    "test_sampler_blocks": "sampler.blocks",
+    "test_sampler_blocks": "sampler.block_order sampler.blocks sampler.row_groups",
     "test_sampler_placement": "sampler.placement",
     "test_scales": "sampler.nested sampler.scales",
     "test_seek_index": "cli.index native.seek native.seek_filling",
@@ -172,7 +174,7 @@ TESTS = {
     "test_sources_pairing": "sources.pairing sources.formats.cityscapes "
     "sources.formats.pairs_beside",
     "test_sources_panoptic": "sources.formats.panoptic",
-    "test_sources_parquet": "sources.arrow_table sources.formats.parquet",
+    "test_sources_parquet": "sources.arrow_table sources.formats.parquet sources.parquet_unpacked",
     "test_sources_records": "decode.lists sources.formats.records sources.image_lists",
     "test_sources_tables": "sources.formats.tables sources.image_tables sources.targets",
     "test_sources_texts": "sources.texts",

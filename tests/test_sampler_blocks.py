@@ -19,7 +19,7 @@ from fastload.sampler import (
     NodePlacement,
     Shard,
     Shuffle,
-    blocks,
+    block_order,
 )
 from tests import warm
 
@@ -95,9 +95,9 @@ def test_what_is_computed_batch_by_batch_is_the_same(
     shape: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = orders(*shape)[0].epoch(4)
-    monkeypatch.setattr(blocks, "_AT_ONCE", 100)
+    monkeypatch.setattr(block_order, "_AT_ONCE", 100)
     assert np.array_equal(orders(*shape)[0].epoch(4), whole)
-    monkeypatch.setattr(blocks, "_LARGEST_IN_MEMORY", 0)
+    monkeypatch.setattr(block_order, "_LARGEST_IN_MEMORY", 0)
     computed = orders(*shape)[0]
     for step in range(computed.steps):
         found = computed.draws(4, step, computed.epoch(4), None).indices
@@ -128,7 +128,7 @@ def test_a_lane_goes_through_blocks_of_its_own(window: int | None) -> None:
 def test_a_global_batch_has_samples_of_as_many_blocks_as_the_window_has() -> None:
     for window in (16, 64, 128):
         (order,) = orders(50_000, 1, 64, 32, window)
-        cut = blocks._BlockEpoch(50_000, order, 0)._first_sample
+        cut = block_order.BlockEpoch(50_000, order, 0).first_sample
         for batch in list(order.batches(0))[:-64]:
             found = len({(index - cut) % 50_000 // 32 for index in batch})
             # Before the end, where blocks that are divided between two lanes come in both. Where
@@ -265,7 +265,10 @@ def test_a_state_goes_on_in_another_process_and_on_more_ranks(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"block": 0}, "block of a BlockShuffle must be an int of at least 1, got 0"),
+        (
+            {"block": 0},
+            "of a BlockShuffle must be an int of at least 1, or 'row group', got 0",
+        ),
         ({"block": True}, "block"),
         ({"block": 2.5}, "block"),
         ({"block": None}, "block"),
@@ -324,3 +327,45 @@ def test_order_is_a_value() -> None:
         assert "in blocks of 8 samples" in loader.explain()
         assert "come within 32 batches" in loader.explain()
         assert loader.sampler.shuffle is True
+
+
+@pytest.mark.parametrize(
+    ("world", "batch", "window"), [(1, 8, 8), (4, 2, 8), (2, 16, 64), (3, 4, 3)]
+)
+def test_row_groups_of_any_size_come_whole_and_on_one_rank(
+    world: int, batch: int, window: int
+) -> None:
+    begins = np.cumsum([0, *np.random.default_rng(1).integers(1, 40, 60)])
+    samples = int(begins[-1])
+    shuffle = BlockShuffle("row group", window).knowing(lambda: begins, lambda _: begins[:-1])
+    sharded = [
+        shuffle.applied_to(EpochOrder(samples, batch, Shard(rank, world), seed=5))
+        for rank in range(world)
+    ]
+    whole = shuffle.applied_to(EpochOrder(samples, batch * world, seed=5)).epoch(1)
+    assert sorted(whole.tolist()) == list(range(samples))
+    assert whole.tolist() != sharded[0].epoch(2).tolist()
+    ranks_of = dict[int, set[int]]()
+    for rank, order in enumerate(sharded):
+        assert np.array_equal(order.epoch(1), whole)
+        assert isinstance(order, BlockOrder)
+        places = np.arange(samples - 1, -1, -7)
+        assert np.array_equal(order.computed(1).at(places), whole[places])
+        announced: list[int] = []
+        for step in range(order.steps):
+            groups = order.together(1, step, 0, whole)
+            for group in groups:
+                numbers = np.unique(np.searchsorted(begins, group, "right") - 1)
+                assert len(numbers) == 1
+                ranks_of.setdefault(int(numbers[0]), set()).add(rank)
+            announced += np.concatenate([*groups, whole[:0]]).tolist()
+        assert len(announced) == len({*announced})
+    lanes_within = sum(len(ranks) - 1 for ranks in ranks_of.values())
+    assert lanes_within <= window
+
+
+def test_row_groups_that_are_not_of_these_samples() -> None:
+    for begins in ([], [1, 5], [0, 5, 5], [0, 90]):
+        shuffle = BlockShuffle("row group").knowing(lambda: np.zeros(0), lambda _: np.array(begins))  # noqa: B023
+        with pytest.raises(ConfigurationError, match="are not of these 80 samples"):
+            shuffle.applied_to(EpochOrder(80, 4))

@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload.errors import SourceError
-from fastload.sources import open_source
+from fastload.sources import open_source, parquet_unpacked
 from tests import images
 from tests.backends import Contestant, contestants
 from tests.objectserver import ObjectServer
@@ -84,31 +84,32 @@ def test_classes_names_and_bytes(data: Path) -> None:
     assert open_source(f"{data}/*.parquet").source.fingerprint == source.fingerprint
 
 
-def test_row_groups_are_read_once(
+def test_row_groups_are_unpacked_once(
     data: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = open_source(data).source
-    monkeypatch.setattr(
-        "fastload.sources.formats.parquet._unpack", lambda *_: pytest.fail("read again")
-    )
+    before.encoded["image"].for_any_order()
+    monkeypatch.setattr(parquet_unpacked, "_unpack", lambda *_: pytest.fail("read again"))
     after = open_source(data).source
+    after.encoded["image"].for_any_order()
     assert after.fingerprint == before.fingerprint
     (unpacked,) = (own_cache / "parquet").glob("*.bytes")
     assert unpacked.read_bytes() == b"".join(PHOTOS)
 
 
 def test_what_was_unpacked_and_damaged_is_unpacked_again(data: Path, own_cache: Path) -> None:
-    open_source(data)
+    column = open_source(data).source.encoded["image"]
+    column.for_any_order()
     (unpacked,) = (own_cache / "parquet").glob("*.bytes")
     unpacked.write_bytes(unpacked.read_bytes()[:-1])
-    assert open_source(data).source.encoded["image"].read(6) == PHOTOS[6]
+    assert column.for_any_order().read(6) == PHOTOS[6]
 
 
 def test_files_that_were_written_again_are_unpacked_again(data: Path) -> None:
-    open_source(data)
+    open_source(data).source.encoded["image"].for_any_order()
     path = data / "train-00001-of-00002.parquet"
     write(path, {"image": structs(slice(0, 3)), "label": [0, 0, 0]}, features=FEATURES)
-    assert open_source(data).source.encoded["image"].read(6) == PHOTOS[2]
+    assert open_source(data).source.encoded["image"].for_any_order().read(6) == PHOTOS[2]
 
 
 def test_a_file_that_another_of_its_size_and_time_replaces_is_unpacked_again(data: Path) -> None:
@@ -117,12 +118,15 @@ def test_a_file_that_another_of_its_size_and_time_replaces_is_unpacked_again(dat
     path = data / "train-00001-of-00002.parquet"
     options: dict[str, Any] = {"features": FEATURES, "compression": "none"}
     write(path, {"image": structs(slice(4, 6)), "label": [0, 1]}, **options)
-    open_source(data)
+    first = open_source(data).source
+    first.encoded["image"].for_any_order()
     before = path.stat()
     write(path, {"image": structs(slice(4, 6)).take(pa.array([1, 0])), "label": [1, 0]}, **options)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert path.stat().st_size == before.st_size
-    assert open_source(data).source.encoded["image"].read(4) == PHOTOS[5]
+    again = open_source(data).source
+    assert again.fingerprint != first.fingerprint
+    assert again.encoded["image"].for_any_order().read(4) == PHOTOS[5]
 
 
 def test_files_with_other_names_of_classes_are_refused(data: Path) -> None:

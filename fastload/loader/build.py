@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from fastload.loader.remote import Remote
     from fastload.loader.streams import StreamPlace
     from fastload.sources.inspection import SeenArchives
+    from fastload.sources.parquet_images import ParquetImages
 
 _PRECISIONS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -79,7 +80,7 @@ class LoaderParts:
     archives: SeenArchives | None = None
     """The archives that samples are parts of, as they were when the source was opened; None where
     there are none."""
-    together: Sequence[EncodedFiles] = ()
+    together: Sequence[EncodedFiles | ParquetImages] = ()
     """The columns whose neighbours are read together, where the order lets them."""
     remote: Remote | None = None
     """None where no image lies in a store."""
@@ -165,13 +166,10 @@ def _on_backend(
     """The parts, with a backend. `reason`: why this one, for a person."""
     config, order = served.config, served.order
     source, split = served.opened.source, colour.split
-    if order.groups_in_use:
-        from fastload.loader.together import with_own_columns
-
-        source = with_own_columns(source)
+    traits, read_together = traits_of(cls := backend_class(backend)), ""
+    if order.groups_in_use or not all(each.any_order for each in source.encoded.values()):
+        source, read_together = _arranged(source, order, traits)
     workload = replace(workload, source=source, recipe=split)
-    cls = backend_class(backend)
-    traits = traits_of(cls)
     check_able(backend, traits, workload)
     options = _options_for(backend, cls, config, source)
     workers = _workers_on(traits, served)
@@ -194,10 +192,10 @@ def _on_backend(
             built, source, assumed, settings, seed=config.seed, class_name=name
         )
     in_processes = traits.processes and built.background
-    read_together = ""
-    together: Sequence[EncodedFiles] = ()
+    together: Sequence[Any] = ()
     if order.groups_in_use:
-        read_together, together = _read_together(order, source, in_processes=in_processes)
+        said, together = _read_together(order, source, in_processes=in_processes)
+        read_together = read_together or said
     remote = _remote_of(source, order, split)
     in_place = bool(getattr(built, "in_place", False))
     changes = served.changes(in_place=in_place)
@@ -413,9 +411,24 @@ def _archives(source: Source) -> SeenArchives | None:
     return SeenArchives(source.archives)
 
 
+def _arranged(source: Source, order: Order, traits: Traits) -> tuple[Source, str]:
+    """The source as the order reads it, with columns of its own; and how, for a person, where not
+    `_read_together` says it."""
+    said = ""
+    if not all(column.any_order for column in source.encoded.values()):
+        from fastload.loader.row_groups import arranged
+
+        source, said = arranged(source, order, processes=traits.processes)
+    if order.groups_in_use:
+        from fastload.loader.together import with_own_columns
+
+        source = with_own_columns(source)
+    return source, said
+
+
 def _read_together(
     order: Order, source: Source, *, in_processes: bool
-) -> tuple[str, Sequence[EncodedFiles]]:
+) -> tuple[str, Sequence[EncodedFiles | ParquetImages]]:
     """(for a person, the columns whose neighbours are read together), where the order keeps some
     together."""
     from fastload.loader import together

@@ -36,6 +36,7 @@ from fastload.sampler import (
     never_looks,
     size_said_by,
 )
+from fastload.sampler.blocks import ROW_GROUP
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source, TransformsBySource
 from fastload.sources.columns import DatasetItems, Values
@@ -430,11 +431,15 @@ def _image_sizes(config: LoaderConfig, source: Source) -> Int64Array:
 
 def _values_of(reading: Reading, source: Source, sizes: Sizes, name: str) -> Int64Array:
     """(samples,) the numbers in a column, or the lengths of its rows; the number of patches of each
-    image. Raises ConfigurationError: there are none."""
+    image; the first sample of each row group. Raises ConfigurationError: there are none."""
     if name == "patches" and name not in source.columns:
         from fastload.recipe.patches import resize_of
 
         return np.asarray(resize_of(reading.recipe, reading.split).grids(sizes()).prod(axis=1))
+    if name == ROW_GROUP and name not in source.columns:
+        from fastload.loader.row_groups import first_samples
+
+        return first_samples(source)
     column = source.columns.get(name)
     if isinstance(column, Values) and column.ragged:
         if (known := getattr(column, "lengths", None)) is not None:

@@ -9,10 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from fastload.errors import counted
+from fastload.loader import row_groups
 from fastload.sampler import Order, Position
 from fastload.sampler.order import Int64Array
 from fastload.sources.base import Source
 from fastload.sources.columns import Column, EncodedFiles
+from fastload.sources.parquet_images import ParquetImages
 from fastload.sources.unchanged import UnchangedImages
 from fastload.stores.base import joined
 from fastload.stores.together import Together
@@ -30,12 +32,17 @@ class ReadTogether:
     """The groups of an order, announced to the columns of a source as their batches are asked for.
     One thread at a time."""
 
-    def __init__(self, order: Order, columns: Sequence[EncodedFiles]) -> None:
+    def __init__(self, order: Order, columns: Sequence[EncodedFiles | ParquetImages]) -> None:
         """The columns are those of `columns_in`."""
-        self._order, self._columns = order, columns
-        groups = _KEPT * (order.groups_in_use + order.batch_size)
-        self._together = Together([column.ranges for column in columns], order.length, groups)
-        for number, column in enumerate(columns):
+        self._order = order
+        files = [column for column in columns if isinstance(column, EncodedFiles)]
+        self._grouped = [column for column in columns if not isinstance(column, EncodedFiles)]
+        self._most = _KEPT * (order.groups_in_use + order.batch_size)
+        self._together = None
+        if files:
+            ranges = [column.ranges for column in files]
+            self._together = Together(ranges, order.length, self._most)
+        for number, column in enumerate(files):
             column.read_by(self._together, number)
         self._since: Position = (0, 0)
 
@@ -47,11 +54,19 @@ class ReadTogether:
         """The batch at this position is asked for; `indices`: the order of its epoch."""
         epoch, step = position
         since = self._since[1] if epoch == self._since[0] else 0
-        self._together.announce(self._order.together(epoch, step, since, indices))
+        groups = self._order.together(epoch, step, since, indices)
+        if self._together is not None:
+            self._together.announce(groups)
+        for column in self._grouped:
+            pieces = 2 + int(self._order.group_size / column.pieces.usual_rows)
+            column.reader.announce(groups, self._most * pieces)
 
     def forget(self) -> None:
         """What was announced is not asked for any more."""
-        self._together.forget()
+        if self._together is not None:
+            self._together.forget()
+        for column in self._grouped:
+            column.reader.forget()
 
 
 def with_own_columns(source: Source) -> Source:
@@ -64,17 +79,26 @@ def with_own_columns(source: Source) -> Source:
 def _own(column: Column) -> Column:
     if isinstance(column, UnchangedImages):
         return replace(column, column=_own(column.column))  # type: ignore[arg-type]
-    return replace(column) if isinstance(column, EncodedFiles) else column
+    own = isinstance(column, EncodedFiles | ParquetImages)
+    return replace(column) if own else column  # type: ignore[type-var]
 
 
-def columns_in(source: Source) -> list[EncodedFiles]:
-    """The columns whose samples are parts of files in a store."""
-    columns = (column.parts_in_stores for column in source.encoded.values())
+def columns_in(source: Source) -> list[EncodedFiles | ParquetImages]:
+    """The columns whose samples are parts of files in a store, or rows of groups that are read
+    whole."""
+    columns = (column.parts_in_stores or column.groups for column in source.encoded.values())
     return [files for files in columns if files is not None]
 
 
-def explain(order: Order, columns: Sequence[EncodedFiles]) -> str:
+def explain(order: Order, columns: Sequence[EncodedFiles | ParquetImages]) -> str:
     """For a person: the samples of a request, and the memory that it takes."""
+    files = [column for column in columns if isinstance(column, EncodedFiles)]
+    grouped = [column for column in columns if not isinstance(column, EncodedFiles)]
+    said = [_said_of_files(order, files)] if files else []
+    return "\n".join([*said, *(row_groups.said_of(column, order) for column in grouped)])
+
+
+def _said_of_files(order: Order, columns: Sequence[EncodedFiles]) -> str:
     size = min(order.group_size, order.length)
     firsts = np.unique(np.linspace(0, order.length - size, _LOOKED_AT).astype(np.int64))
     rows = (firsts[:, None] + np.arange(size)).reshape(-1)

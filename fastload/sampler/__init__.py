@@ -1,7 +1,8 @@
 """Which samples, in what order, on which rank: fastload's own order, that of a user's sampler, that
 of a stream."""
 
-from fastload.sampler.blocks import BlockOrder, BlockShuffle
+from fastload.sampler.block_order import BlockOrder
+from fastload.sampler.blocks import BlockShuffle
 from fastload.sampler.feedback import FeedbackOrder, UncountedOrder
 from fastload.sampler.order import (
     Compared,

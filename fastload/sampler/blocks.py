@@ -15,28 +15,18 @@ are read without the rest of their block, so that the first batch does not wait 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal
 
-import numpy as np
-
-from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, counted
-from fastload.sampler.bijection import ROUNDS, Bijection, ComputedOrder
+from fastload.sampler.block_order import LEAST_WINDOW, BlockOrder
 from fastload.sampler.order import EpochOrder, Int64Array, Ordering
 
-LEAST_WINDOW = 64
-"""Blocks that samples come from at the same time, unless `BlockShuffle.window` says otherwise."""
-_AT_ONCE = 1 << 20
-"""Samples whose places are computed at once."""
-# Samples of the first piece of each lane. The first batch of an epoch waits for these of all lanes,
-# and the batches that are asked for with it, some five, need no more.
-_FIRST = 8
-# Samples. The order of more is computed batch by batch: all of it would take a second or more.
-_LARGEST_IN_MEMORY = 10_000_000
+ROW_GROUP = "row group"
+"""Of `BlockShuffle.block`; also what `Ordering.knowing` asks for: the first samples of row
+groups."""
 
 
 @dataclass(frozen=True)
@@ -47,21 +37,36 @@ class BlockShuffle(Ordering):
         ConfigurationError: a number is none, or below 1.
     """
 
-    block: int = 32
-    """Consecutive samples of the data set that are read together."""
+    block: int | Literal["row group"] = 32
+    """Consecutive samples of the data set that are read together; "row group": those of each row
+    group of Parquet files."""
     window: int | None = None
     """How many blocks the samples come from at the same time, over all ranks: a multiple of the
     global batch size, or a divisor of it that is a multiple of the number of ranks. None: the least
     multiple of the global batch size that is at least 64."""
 
+    _values: Callable[[str], Int64Array] | None = field(
+        default=None, kw_only=True, repr=False, compare=False
+    )
+    """See `Ordering.knowing`."""
+
     def __post_init__(self) -> None:
-        for name in ("block", "window"):
+        for name, other in (("block", ROW_GROUP), ("window", None)):
             value: Any = getattr(self, name)
             number = isinstance(value, Integral) and not isinstance(value, bool)
-            if not (number and value >= 1) and not (name == "window" and value is None):
+            if not (number and value >= 1) and not (type(value) is type(other) and value == other):
+                words = f", or {other!r}" if other else ""
                 raise ConfigurationError(
-                    f"order: {name} of a BlockShuffle must be an int of at least 1, got {value!r}."
+                    f"order: {name} of a BlockShuffle must be an int of at least 1{words}, got "
+                    f"{value!r}."
                 )
+
+    def knowing(
+        self,
+        sizes: Callable[[], Int64Array],
+        values: Callable[[str], Int64Array] | None = None,
+    ) -> Ordering:
+        return replace(self, _values=values) if self.block == ROW_GROUP else self
 
     def applied_to(self, order: EpochOrder) -> EpochOrder:
         """The same samples in batches of the same size. Raises ConfigurationError: the window does
@@ -81,16 +86,20 @@ class BlockShuffle(Ordering):
                 f"{counted(ranks, 'rank')}, got {window}. Leave it out, or give "
                 f"{_nearest(window, whole, ranks)}."
             )
-        return BlockOrder(
-            order.length,
-            order.batch_size,
-            order.shard,
-            shuffle=True,
-            drop_last=order.drop_last,
-            seed=order.seed,
-            block=int(self.block),
-            window=window,
-        )
+        settings: dict[str, Any] = {
+            "shuffle": True,
+            "drop_last": order.drop_last,
+            "seed": order.seed,
+            "window": window,
+        }
+        if self.block == ROW_GROUP:
+            from fastload.sampler.row_groups import RowGroupOrder
+
+            assert self._values is not None, "the loader says where row groups begin"
+            begins = self._values(ROW_GROUP)
+            return RowGroupOrder.of(order.length, order.batch_size, order.shard, begins, **settings)
+        block = int(self.block)
+        return BlockOrder(order.length, order.batch_size, order.shard, block=block, **settings)
 
 
 def _nearest(window: int, whole: int, ranks: int) -> int:
@@ -98,221 +107,3 @@ def _nearest(window: int, whole: int, ranks: int) -> int:
     above = -(-window // whole) * whole
     divisors = [each for each in range(ranks, whole, ranks) if whole % each == 0]
     return min([above, *divisors], key=lambda each: abs(each - window))
-
-
-class _Pieces(NamedTuple):
-    """Parts of blocks that lie in one lane without a break. Their samples are neighbours on the
-    circle of the data set and come one after the other in the lane."""
-
-    begin: Int64Array
-    """Place of the first sample in the sequence of blocks."""
-    size: Int64Array
-    step: Int64Array
-    """How many samples of the lane come before it."""
-
-
-@dataclass(frozen=True)
-class _BlockEpoch(ComputedOrder):
-    """The order of one epoch.
-
-    A place is one in the sequence of all blocks in the order of this epoch, at the end of which is
-    the last, incomplete block. The data set is taken for a circle, on which the first block begins
-    at another sample in each epoch: so every sample may come at every place.
-    """
-
-    length: int
-    order: BlockOrder
-    number: int
-
-    @cached_property
-    def _keys(self) -> Any:
-        """Random numbers: of the order of blocks, of the first sample, and of where lanes begin."""
-        return Draws(self.order.seed, self.number, np.arange(ROUNDS + 2)).integers(Stream.BLOCKS)
-
-    @cached_property
-    def _first_sample(self) -> int:
-        return int(self._keys[ROUNDS] % np.uint64(self.length))
-
-    @cached_property
-    def _begins(self) -> Int64Array:
-        """(window,): how far from its start each lane begins; it ends just before. All together
-        begin at all places of a block."""
-        order = self.order
-        spread = np.arange(order.window, dtype=np.int64) * order.block // order.window
-        wanted = spread + int(self._keys[ROUNDS + 1] % np.uint64(order.block))
-        begins = (wanted - order.starts) % order.block
-        return cast("Int64Array", begins % np.maximum(order.sizes, 1))
-
-    def places(self, positions: Int64Array) -> Int64Array:
-        """Of positions in the epoch."""
-        order = self.order
-        lane, step = order.lane_of(positions)
-        within = (step + self._begins[lane]) % order.sizes[lane]
-        return cast("Int64Array", order.starts[lane] + within)
-
-    def pieces(self, places: Int64Array) -> _Pieces:
-        """The pieces that these places lie in."""
-        order = self.order
-        lane = np.searchsorted(order.starts, places, "right") - 1
-        start, size, begins = order.starts[lane], order.sizes[lane], self._begins[lane]
-        back = places % order.block
-        ahead = np.minimum(order.block - back, self.length - places)
-        after = places >= start + begins
-        begin = np.maximum(places - back, np.where(after, start + begins, start))
-        end = np.minimum(places + ahead, np.where(after, start + size, start + begins))
-        first, cut = begin == start + begins, begin + _FIRST
-        end = np.where(first & (places < cut), np.minimum(end, cut), end)
-        begin = np.where(first & (places >= cut), cut, begin)
-        return _Pieces(begin, end - begin, (begin - start - begins) % size)
-
-    def _ahead_of_first(self, begins: Int64Array) -> Int64Array:
-        """How far after the first sample on the circle is the one that comes first in pieces that
-        begin at these places."""
-        block, whole = self.order.block, self.length // self.order.block
-        number, within = np.divmod(begins, block)
-        if whole:
-            complete = number < whole
-            number[complete] = Bijection(whole, self._keys[:ROUNDS]).at(number[complete])
-        return cast("Int64Array", number * block + within)
-
-    def at_places(self, places: Int64Array) -> Int64Array:
-        """The samples at these places."""
-        parts = range(0, len(places), _AT_ONCE)
-        samples = [self._at_some(places[start : start + _AT_ONCE]) for start in parts]
-        return np.concatenate([places[:0], *samples])
-
-    def _at_some(self, places: Int64Array) -> Int64Array:
-        """`at_places` of a few: the samples of each piece are shuffled among themselves."""
-        pieces = self.pieces(places)
-        begins, one, which = np.unique(pieces.begin, return_index=True, return_inverse=True)
-        size = pieces.size[one]
-        offsets = np.cumsum(size) - size
-        owner = np.repeat(np.arange(len(size)), size)
-        ahead = np.arange(len(owner)) - offsets[owner] + self._ahead_of_first(begins)[owner]
-        members = (self._first_sample + ahead) % self.length
-        keys = Draws(self.order.seed, self.number, members).integers(Stream.ORDER)
-        # Below the number of the piece, which has at most 21 bits, are 43 random ones.
-        by = owner.astype(np.uint64) << np.uint64(43) | keys >> np.uint64(21)
-        shuffled = members[np.argsort(by, kind="stable")]
-        return cast("Int64Array", shuffled[offsets[which] + places - pieces.begin])
-
-    def at(self, positions: Int64Array) -> Int64Array:
-        return self.at_places(self.places(positions))
-
-    def whole(self) -> Int64Array:
-        """All of it, an array."""
-        every = np.arange(self.length, dtype=np.int64)
-        return self.at_places(every)[self.places(every)]
-
-
-@dataclass(frozen=True)
-class BlockOrder(EpochOrder):
-    """The shuffled order of `EpochOrder`, in which neighbours in the data set come soon after each
-    other, on one rank."""
-
-    block: int = 32
-    window: int = LEAST_WINDOW
-    """Lanes."""
-
-    @property
-    def _width(self) -> int:
-        """Samples of a lane that follow each other in a global batch."""
-        return max(1, self.global_batch_size // self.window)
-
-    @cached_property
-    def sizes(self) -> Int64Array:
-        """(window,): samples of each lane in an epoch."""
-        full, left = divmod(self.length, self.window * self._width)
-        lanes = np.arange(self.window, dtype=np.int64)
-        return full * self._width + np.clip(left - lanes * self._width, 0, self._width)
-
-    @cached_property
-    def starts(self) -> Int64Array:
-        """(window,): where each lane starts in the sequence of blocks."""
-        return cast("Int64Array", np.cumsum(self.sizes) - self.sizes)
-
-    def lane_of(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Of positions in an epoch: the lane, and how many samples of it come before."""
-        turn, within = np.divmod(positions, self.window * self._width)
-        lane, place = np.divmod(within, self._width)
-        return lane, turn * self._width + place
-
-    def position_of(self, lane: Int64Array, step: Int64Array) -> Int64Array:
-        """The inverse of `lane_of`."""
-        turn, place = np.divmod(step, self._width)
-        return (turn * self.window + lane) * self._width + place
-
-    @property
-    def _computed(self) -> bool:
-        return self.length > _LARGEST_IN_MEMORY
-
-    def computed(self, epoch: int) -> ComputedOrder:
-        """The order of an epoch, of which only what is asked for is computed."""
-        return _BlockEpoch(self.length, self, epoch)
-
-    def epoch(self, epoch: int) -> Int64Array:
-        order = _BlockEpoch(self.length, self, epoch)
-        # Who asks for parts gets arrays.
-        return cast("Int64Array", order) if self._computed else order.whole()
-
-    def together(
-        self, epoch: int, step: int, since: int, indices: Int64Array
-    ) -> Sequence[Int64Array]:
-        whole = self.length // self.global_batch_size * self.global_batch_size
-        positions = self.batch(step)
-        positions = positions[positions < whole]  # the last rows may be those of other ranks
-        if not len(positions):
-            return ()
-        order = _BlockEpoch(self.length, self, epoch)
-        lane, at = self.lane_of(positions)
-        pieces = order.pieces(order.places(positions))
-        before = self.position_of(lane, np.maximum(at - 1, 0))
-        begins = (at == pieces.step) | (before < since * self.global_batch_size)
-        lane, at = lane[begins], at[begins]
-        left = pieces.step[begins] + pieces.size[begins] - at
-        owner = np.repeat(np.arange(len(left)), left)
-        place = np.arange(len(owner)) - (np.cumsum(left) - left)[owner] + at[owner]
-        wanted = self.position_of(lane[owner], place)
-        owner, wanted = owner[wanted < whole], wanted[wanted < whole]
-        samples: Int64Array = indices[wanted]
-        counts = np.bincount(owner, minlength=len(left))
-        groups = np.split(samples, np.cumsum(counts)[:-1])
-        return [group for group in groups if len(group) > 1]
-
-    def neighbours(self, epoch: int, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
-        order = _BlockEpoch(self.length, self, epoch)
-        lane, _ = self.lane_of(positions)
-        pieces = order.pieces(order.places(positions))
-        _, one = np.unique(pieces.begin, return_index=True)
-        size = pieces.size[one]
-        owner = np.repeat(np.arange(len(one)), size)
-        step = np.arange(len(owner)) - (np.cumsum(size) - size)[owner] + pieces.step[one][owner]
-        return owner, self.position_of(lane[one][owner], step)
-
-    @property
-    def groups_in_use(self) -> int:
-        return -(-self.window // self.shard.world_size)
-
-    @property
-    def group_size(self) -> int:
-        return self.block
-
-    def reproducible(self) -> dict[str, Any]:
-        blocks = {"block": self.block, "window": self.window}
-        return super().reproducible() | {"order": "in blocks", "blocks": blocks}
-
-    @property
-    def _kind(self) -> str:
-        return f"shuffled in blocks of {counted(self.block, 'sample')}"
-
-    def explain(self) -> str:
-        batches = -(-self.block * self.window // self.global_batch_size)
-        return (
-            f"{self.describe()}; a global batch has samples of {counted(self._sources, 'block')}, "
-            f"and the samples of a block come within {counted(batches, 'batch')} of each other"
-        )
-
-    @property
-    def _sources(self) -> int:
-        """Blocks that a global batch has samples of."""
-        return min(self.window, self.global_batch_size)

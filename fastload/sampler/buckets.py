@@ -141,7 +141,8 @@ class Buckets(Ordering):
         sizes: Callable[[], Int64Array],
         values: Callable[[str], Int64Array] | None = None,
     ) -> Ordering:
-        return replace(self, _image_sizes=sizes)
+        inner = None if self.order is None else self.order.knowing(sizes, values)
+        return replace(self, order=inner, _image_sizes=sizes)
 
     def applied_to(self, order: EpochOrder) -> BucketOrder:
         """The same samples in batches of one bucket each. Raises ConfigurationError: the ranks are

@@ -25,7 +25,8 @@ import numpy as np
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, StateMismatchError, counted
 from fastload.fingerprint import fingerprint_of
-from fastload.sampler.blocks import BlockOrder, BlockShuffle
+from fastload.sampler.block_order import BlockOrder
+from fastload.sampler.blocks import ROW_GROUP, BlockShuffle
 from fastload.sampler.merging import Merge
 from fastload.sampler.order import EpochOrder, Int64Array, Position
 from fastload.sampler.passes import Cell, MixtureEpoch, Repeats
@@ -281,6 +282,11 @@ class MixtureOrder(EpochOrder):
         return super().repeats(indices)
 
     def in_blocks(self, blocks: BlockShuffle) -> MixtureOrder:
+        if blocks.block == ROW_GROUP:
+            raise ConfigurationError(
+                f"order: a BlockShuffle of blocks of a {blocks.block!r} is for one data set, and "
+                "this is a mix; give a number of samples."
+            )
         # As of all samples: raises what does not fit.
         plain = EpochOrder(self.length, self.batch_size, self.shard, seed=self.seed)
         fitting = blocks.fitted(plain)
@@ -337,7 +343,7 @@ class MixtureOrder(EpochOrder):
             self.shard,
             shuffle=True,
             seed=self.seeds[cell],
-            block=self.blocks.block,
+            block=int(self.blocks.block),
             window=self.blocks.window,
         )
 
@@ -350,7 +356,7 @@ class MixtureOrder(EpochOrder):
 
     @property
     def group_size(self) -> int:
-        return 0 if self.blocks is None else self.blocks.block
+        return 0 if self.blocks is None else int(self.blocks.block)
 
     def neighbours(self, epoch: int, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         owner, places, _ = self._neighbours(epoch, positions)
@@ -503,7 +509,7 @@ class MixtureOrder(EpochOrder):
         if self.mixture.homogeneous:
             each += ", each batch of one source"
         if self.blocks is not None:
-            return f"{each}, shuffled in blocks of {counted(self.blocks.block, 'sample')}"
+            return f"{each}, shuffled in blocks of {counted(int(self.blocks.block), 'sample')}"
         return f"{each}, shuffled" if self.shuffle else each
 
     def explain(self) -> str:

@@ -109,7 +109,8 @@ class Source:
             if isinstance(column, EncodedFiles) and column.offsets is not None
             if not column.is_remote
         ]
-        return sorted({path for paths in parts for path in paths.all_held()})
+        grouped = [column.groups.archives for column in self.encoded.values() if column.groups]
+        return sorted({path for paths in parts for path in paths.all_held()}.union(*grouped))
 
     @cached_property
     def pixels(self) -> dict[str, PixelImages]:

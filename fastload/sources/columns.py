@@ -125,6 +125,9 @@ class EncodedImages(ImageColumn):
     """The format of the pixels, where they are served as they are stored; None: RGB of 8 bits, and
     masks of 8 bits."""
 
+    any_order: bool = True
+    """Whether samples are read at random as well as in order; see `for_any_order`."""
+
     @property
     def usual_format(self) -> bool:
         return self.stored is None
@@ -188,6 +191,17 @@ class EncodedImages(ImageColumn):
         """The same samples as parts of remote files, if that is what they are: neighbours are then
         best read together."""
         return None
+
+    @property
+    def groups(self) -> Any:
+        """The same samples as rows of pieces that are read whole, a `parquet_images.ParquetImages`,
+        if that is what they are; else None."""
+        return None
+
+    def for_any_order(self) -> EncodedImages:
+        """The same samples, to be read at random. May write all of them to a disk. Raises
+        SourceError."""
+        return self
 
     def take(self, indices: Int64Array) -> EncodedImages:
         return _EncodedRows(self, indices)
@@ -326,6 +340,13 @@ class _EncodedRows(EncodedImages):
     @property
     def survives_fork(self) -> bool:
         return self.column.survives_fork
+
+    @property
+    def any_order(self) -> bool:  # type: ignore[override]
+        return self.column.any_order
+
+    def for_any_order(self) -> EncodedImages:
+        return self.column.for_any_order().take(self.rows)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -291,6 +291,13 @@ class _Encoded(_Parts, EncodedImages):
     @property
     def waits(self) -> bool:
         return any(part.waits for part in self.parts)
+
+    @property
+    def any_order(self) -> bool:  # type: ignore[override]
+        return all(part.any_order for part in self.parts)
+
+    def for_any_order(self) -> _Encoded:
+        return replace(self, parts=tuple(part.for_any_order() for part in self.parts))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fastload.errors import ConfigurationError
 from fastload.sources.buffers import Int64Array, PickledByReference, RowSelection
-from fastload.sources.columns import Column, EncodedFiles, Values
+from fastload.sources.columns import Column, EncodedFiles, EncodedImages, Values
 from fastload.sources.file_rows import read_rows
 from fastload.sources.ragged import Ragged, offsets_of
 
@@ -77,6 +77,8 @@ def listed(column: Column, role: str, where: str) -> ImageLists:
     """
     if isinstance(column, ImageLists):
         return replace(column, role=role)
+    if isinstance(column, EncodedImages):
+        column = column.for_any_order()
     if not isinstance(column, EncodedFiles):
         raise ConfigurationError(
             f"{where} is a {type(column).__name__}; lists of images are made of files alone."

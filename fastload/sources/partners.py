@@ -18,6 +18,7 @@ from fastload.sources.buffers import PathTable
 from fastload.sources.columns import (
     Column,
     EncodedFiles,
+    EncodedImages,
     ImageColumn,
     RaggedArray,
     ValueArray,
@@ -167,6 +168,8 @@ def rows_of_source(name: str, partner: Partner, given: Source | Opened, by: str)
             "not known; name it: fastload.Partner(opened, value=...)."
         )
     column: Any = source.columns[value]
+    if isinstance(column, EncodedImages):
+        column = column.for_any_order()
     if isinstance(column, EncodedFiles) and column.role == "image":
         column = replace(column, role=role_of_images(name))
     keyed = None

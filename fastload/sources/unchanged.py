@@ -129,6 +129,17 @@ class UnchangedImages(EncodedImages):
         return self.column.survives_fork
 
     @property
+    def any_order(self) -> bool:  # type: ignore[override]
+        return self.column.any_order
+
+    @property
+    def groups(self) -> Any:
+        return self.column.groups
+
+    def for_any_order(self) -> UnchangedImages:
+        return replace(self, column=self.column.for_any_order())
+
+    @property
     def parts_in_stores(self) -> EncodedFiles | None:
         return self.column.parts_in_stores
 

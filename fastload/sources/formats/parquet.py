@@ -8,23 +8,16 @@
 Gives a column for each one of the table that is served: images, numbers, lists of numbers; `label`
 as classes; words where `fields=` names them.
 
-A Parquet file cannot be read at random: its row groups are compressed as a whole. So each row group
-is read once, when the data set is opened for the first time, and the bytes of the images are
-written one after the other to a file under `~/.cache/fastload/parquet`, as they are. From there
-they are read by offset, as members of a tar file are. Numbers are read at each opening.
+Numbers are read at each opening, images when a batch needs them: a Parquet file is read by row
+groups, or by pages where it has an offset index (`parquet_images`).
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import importlib
-import io
-import logging
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,8 +25,6 @@ import numpy as np
 from fastload import stores
 from fastload.distribution import install_command
 from fastload.errors import FastloadError, SourceError, counted
-from fastload.files import replacing
-from fastload.machine import cache_home
 from fastload.sources import folders
 from fastload.sources.arrow_table import (
     ArrowTable,
@@ -42,20 +33,18 @@ from fastload.sources.arrow_table import (
     words_of_training,
 )
 from fastload.sources.base import Opened, OpenOptions
-from fastload.sources.buffers import Int64Array, PathTable
-from fastload.sources.columns import EncodedFiles
+from fastload.sources.buffers import PathTable
 from fastload.sources.formats import Format
-from fastload.sources.index_file import read_index, write_index
 from fastload.sources.names import refuse_splits, split_of
 from fastload.sources.packed import about, check_samples, with_classes
-from fastload.stores.range_file import RangeFile
+from fastload.sources.parquet_images import ParquetImages
+from fastload.sources.parquet_pieces import Footer, HeldFile, footers, pieces_of
+from fastload.sources.parquet_unpacked import all_unpacked
 
-logger = logging.getLogger("fastload")
-
-_ROWS_AT_ONCE = 1024
-# Bytes that are looked at to tell a file from another one.
-_END, _PIECE = 64 << 10, 512
-_NUMBERS_AT_ONCE = 64 * _ROWS_AT_ONCE
+_NUMBERS_AT_ONCE = 65_536
+"""Rows."""
+_SAMPLED = 512
+"""Bytes of a piece."""
 
 
 def is_parquet(spec: object) -> bool:
@@ -81,7 +70,7 @@ def open_parquet(spec: str | list[str], options: OpenOptions) -> Opened:
     packed = about(spec)
     options = with_classes(options, packed)
     files, notes = _files(spec, options.split)
-    opened = [_open_file(path) for path in files]
+    opened = _open_files(files)
     schema = opened[0].schema
     names = class_labels_of(schema)
     for path, file in zip(files, opened, strict=True):
@@ -144,17 +133,33 @@ class _ParquetTable(ArrowTable):
 
     def __init__(self, name: str, files: Sequence[_File]) -> None:
         self.name, self.schema, self._files = name, files[0].schema, files
+        self._columns: dict[str, ParquetImages] = {}
+        self._lacking: dict[str, int] = {}
+        """By column: the first row of a row group that lacks a value, or -1."""
 
     def arrays(self, field: str) -> Iterator[Any]:
         for file in self._files:
             yield from file.values(field, _NUMBERS_AT_ONCE)
+
+    def _column(self, field: str) -> ParquetImages:
+        if field not in self._columns:
+            footers = [file.footer for file in self._files]
+            pieces, self._lacking[field] = pieces_of(footers, field)
+            self._columns[field] = ParquetImages(
+                PathTable.of(file.path for file in self._files),
+                field,
+                pieces,
+                np.array([footer.state for footer in footers], np.int64),
+            )
+        return self._columns[field]
 
     def words(self) -> tuple[str, ...] | None:
         """The labels of the training split beside it, where this is another split."""
         split = _split_of(self._files[0].path)
         if split in (None, "train"):
             return None
-        training = map(_open_file, _training_files(self._files[0].path))
+        beside = _training_files(self._files[0].path)
+        training = _open_files(beside) if beside else []
         return words_of_training(
             self.name,
             split,
@@ -168,12 +173,27 @@ class _ParquetTable(ArrowTable):
         )
 
     def first(self, field: str) -> bytes | None:
-        images = (values[0].as_py() for values in _images_in(self._files, field) if len(values))
-        return next(images, None)
+        column = self._column(field)
+        try:
+            return column.read(0) if len(column) else None
+        except OSError as error:
+            if self._lacking[field] >= 0:
+                return None
+            raise _unreadable(self._files[0].path, field, error) from error
 
-    def images(self, field: str, role: str) -> tuple[EncodedFiles, list[Any]]:
-        column = _unpacked(self._files, field, role)
-        return column, [column.lengths, *folders.sampled_bytes(column)]
+    def images(self, field: str, role: str) -> tuple[ParquetImages, list[Any]]:
+        column = self._column(field)
+        lacking = self._lacking[field]
+        for row in range(lacking, len(column)) if lacking >= 0 else ():
+            try:
+                column.read(row)
+            except OSError as error:
+                raise SourceError(
+                    f"{self.name}: column {field!r} has no bytes in row {row:,}; images that are "
+                    f"stored as paths are not in the file ({error})."
+                ) from error
+        column = column if column.role == role else replace(column, role=role)
+        return column, _identity(column, self._files)
 
 
 # -- Files -----------------------------------------------------------------------------------------
@@ -226,8 +246,12 @@ def _training_files(path: str) -> list[str]:
 class _File:
     """A Parquet file, by pyarrow."""
 
-    path: str
+    footer: Footer
     opened: Any
+
+    @property
+    def path(self) -> str:
+        return self.footer.path
 
     def __len__(self) -> int:
         rows: int = self.opened.metadata.num_rows
@@ -248,138 +272,56 @@ class _File:
                 batch.validate(full=True)
             except FastloadError:  # of the store
                 raise
-            except stores.StoreError as error:
-                raise SourceError(
-                    f"{self.path}: column {column!r} cannot be read ({error})."
-                ) from error
             except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
-                raise SourceError(
-                    f"{self.path}: column {column!r} cannot be read ({error}); the file is "
-                    "damaged: copy or write it again."
-                ) from error
+                raise _unreadable(self.path, column, error) from error
             # By its name: where the column `image.bytes` is asked for, pyarrow gives the field
             # `bytes` of a struct `image`, too.
             yield batch.column(batch.schema.get_field_index(column))
 
 
-def _open_file(path: str) -> _File:
+def _unreadable(path: str, column: str, error: Exception) -> SourceError:
+    damaged = "" if isinstance(error, stores.StoreError) else "; the file is damaged: copy or write"
+    again = f"{damaged} it again" if damaged else ""
+    return SourceError(f"{path}: column {column!r} cannot be read ({error}){again}.")
+
+
+def _open_files(paths: Sequence[str]) -> list[_File]:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
         raise SourceError(
-            f"{path}: Parquet is read by pyarrow, which is not installed: "
+            f"{paths[0]}: Parquet is read by pyarrow, which is not installed: "
             f"{install_command('parquet')}"
         ) from None
+    files = []
+    for footer in footers(paths):
+        path, version = footer.path, footer.state[0] if stores.is_remote(footer.path) else 0
+        file: Any = HeldFile(path, footer.size, [(footer.start, footer.data)], version)
+        try:
+            # Pages have checksums if their writer was asked for them.
+            opened = parquet.ParquetFile(file, page_checksum_verification=True)
+        except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
+            raise SourceError(f"{path}: cannot be read as Parquet ({error}).") from error
+        files.append(_File(footer, opened))
+    return files
+
+
+def _identity(column: ParquetImages, files: Sequence[_File]) -> list[Any]:
+    """What the fingerprint covers of a column of images, wherever its files lie: where its pieces
+    are, and some bytes of some. Raises SourceError."""
+    pieces = column.pieces
+    ranges = []
+    for piece in folders.sampled_rows(len(pieces), folders.IMAGES_SAMPLED).tolist():
+        start, length = int(pieces.start[piece]), int(pieces.length[piece])
+        footer = files[int(pieces.file[piece])].footer
+        begin, size = start + max(0, length - _SAMPLED) // 2, min(_SAMPLED, length)
+        version = footer.state[0] if stores.is_remote(footer.path) else 0
+        ranges.append(stores.Range(footer.path, begin, size, version))
     try:
-        remote = stores.is_remote(path)
-        file: Any = io.BufferedReader(RangeFile(path), 1 << 20) if remote else path
-        # Pages have checksums if their writer was asked for them.
-        return _File(path, parquet.ParquetFile(file, page_checksum_verification=True))
-    except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
-        raise SourceError(f"{path}: cannot be read as Parquet ({error}).") from error
-
-
-def _images_in(files: Sequence[_File], field: str) -> Iterator[Any]:
-    """The bytes of a column of images, some rows at a time, as Arrow arrays."""
-    for file in files:
-        for values in file.values(field, _ROWS_AT_ONCE):
-            if str(values.type).startswith("struct"):
-                field_of = importlib.import_module("pyarrow.compute").struct_field
-                values = field_of(values, "bytes")
-            if str(values.type).startswith("dictionary"):
-                values = values.dictionary_decode()
-            yield values
-
-
-# -- Images, unpacked once -------------------------------------------------------------------------
-
-
-def _unpacked(files: Sequence[_File], field: str, role: str) -> EncodedFiles:
-    """The images of a column, in a file of their bytes; made now if there is none."""
-    states = [_state_of(file.path) for file in files]
-    key = hashlib.blake2b(repr((field, *states)).encode(), digest_size=16)
-    folder = cache_home() / "parquet"
-    data, table = (folder / f"{key.hexdigest()}.{ending}" for ending in ("bytes", "index"))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / f"{key.hexdigest()}.lock", "wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the other ranks wait for the one that unpacks
-            ends = _ends(data, table)
-            if ends is None:
-                logger.info("%s: the images are written to %s, once.", files[0].path, data)
-                _unpack(files, field, data, table)
-                ends = _ends(data, table)
+        sampled = stores.read_many(ranges, by_tier=False)
     except OSError as error:
-        raise SourceError(
-            f"{files[0].path}: its images cannot be written to {data} "
-            f"({error.strerror or error}); free some space, or set XDG_CACHE_HOME to a folder on "
-            "another disk."
-        ) from error
-    assert ends is not None, "it was just written"
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-    names = PathTable.of(
-        f"{os.path.basename(file.path)}:{field}[{row}]"
-        for file in files
-        for row in range(len(file))
-    )
-    paths = PathTable.of([str(data)]).take(np.zeros(len(ends), dtype=np.int64))
-    return EncodedFiles(paths, role, starts, ends - starts, names)
-
-
-def _state_of(path: str) -> tuple[Any, ...]:
-    """Identifies the file that was unpacked. Raises OSError."""
-    size = stores.size_of(path)
-    if stores.is_remote(path):
-        version = int(stores.versions_of([path])[0])
-        return path, size, version, b"" if version else _some_of(path, size)
-    # Not by its time alone: copies that keep it (rsync -t, cp -p) replace one file by another.
-    return os.path.realpath(path), size, os.stat(path).st_mtime_ns, _some_of(path, size)
-
-
-def _some_of(path: str, size: int) -> bytes:
-    """Digest of a file's end, where Parquet says how large each part is and which numbers are in
-    it, and of 32 pieces spread evenly over the rest. Raises OSError."""
-    least = max(0, size - _END)
-    starts = [least, *np.linspace(0, max(0, least - _PIECE), 32).astype(np.int64).tolist()]
-    lengths = [size - least, *[min(_PIECE, least)] * 32]
-    ranges = [stores.Range(path, *each) for each in zip(starts, lengths, strict=True)]
-    return hashlib.blake2b(b"".join(stores.read_many(ranges)), digest_size=16).digest()
-
-
-def _ends(data: Path, table: Path) -> Int64Array | None:
-    """(N,) int64: where each image ends; None where it is not unpacked, or not whole."""
-    try:
-        _, arrays = read_index(table)
-        size = data.stat().st_size
-    except (OSError, SourceError):
-        return None
-    ends: Int64Array = arrays["ends"]
-    return ends if size == (int(ends[-1]) if len(ends) else 0) else None
-
-
-def _unpack(files: Sequence[_File], field: str, data: Path, table: Path) -> None:
-    lengths: list[Int64Array] = []
-    row = 0
-    with replacing(data) as beside, open(beside, "xb") as out:
-        for values in _images_in(files, field):
-            if values.null_count:
-                at = row + values.is_null().to_pylist().index(True)
-                raise SourceError(
-                    f"{files[0].path}: column {field!r} has no bytes in row {at:,}; images "
-                    "that are stored as paths are not in the file."
-                )
-            row += len(values)
-            pieces = [scalar.as_buffer() for scalar in values]
-            lengths.append(np.array([len(piece) for piece in pieces], dtype=np.int64))
-            out.writelines(pieces)
-        out.flush()
-        os.fsync(out.fileno())
-    write_index(table, {}, {"ends": np.cumsum(np.concatenate(lengths))})
-
-
-def unpacked() -> list[Path]:
-    """The files that hold unpacked images, of all data sets."""
-    return sorted((cache_home() / "parquet").glob("*.bytes"))
+        raise SourceError(f"{files[0].path}: cannot be read ({error}).") from error
+    return [pieces.first, pieces.length, *sampled]
 
 
 FORMAT = Format(
@@ -393,5 +335,5 @@ FORMAT = Format(
     files=("*.parquet",),
     lists=(".parquet",),
     packages=(),
-    kept=unpacked,
+    kept=all_unpacked,
 )
