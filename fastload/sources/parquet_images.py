@@ -136,7 +136,7 @@ class ParquetImages(PickledByReference, EncodedImages):
 
 
 @dataclass
-class _Held:
+class _Kept:
     """A piece that is in memory, or being read."""
 
     left: set[int] = field(default_factory=set)
@@ -159,7 +159,7 @@ class PieceReader:
     def __init__(self, column: ParquetImages) -> None:
         self._column, self._pieces = column, column.pieces
         self._lock = threading.Lock()
-        self._held: dict[int, _Held] = {}
+        self._kept: dict[int, _Kept] = {}
         self._recent: OrderedDict[int, None] = OrderedDict()
         """Pieces that nobody has announced, the oldest first."""
         self.announced = False
@@ -176,33 +176,33 @@ class PieceReader:
         with self._lock:
             self.announced = True
             for piece, row in zip(self._pieces.of_rows(rows).tolist(), rows.tolist(), strict=True):
-                held = self._held.setdefault(piece, _Held())
-                held.announced = True
-                held.left.add(row)
+                have = self._kept.setdefault(piece, _Kept())
+                have.announced = True
+                have.left.add(row)
                 self._recent.pop(piece, None)
-            kept = [piece for piece, held in self._held.items() if held.announced]
-            for piece in kept[: max(0, len(kept) - most)]:
-                del self._held[piece]
+            announced = [piece for piece, have in self._kept.items() if have.announced]
+            for piece in announced[: max(0, len(announced) - most)]:
+                del self._kept[piece]
 
     def forget(self) -> None:
         """None of what was announced is needed any more."""
         with self._lock:
-            self._held.clear()
+            self._kept.clear()
             self._recent.clear()
 
     def views(self, rows: Int64Array) -> list[Data]:
         """The bytes of these rows. Raises OSError: one cannot be read, or has none."""
         pieces = self._pieces.of_rows(rows).tolist()
-        held = self._read(dict.fromkeys(pieces))
+        have = self._read(dict.fromkeys(pieces))
         with self._lock:
             for piece, row in zip(pieces, rows.tolist(), strict=True):
-                one = held[piece]
+                one = have[piece]
                 one.left.discard(row)
-                if one.announced and not one.left and self._held.get(piece) is one:
-                    del self._held[piece]
+                if one.announced and not one.left and self._kept.get(piece) is one:
+                    del self._kept[piece]
         contents: list[Data] = []
         for piece, row in zip(pieces, rows.tolist(), strict=True):
-            one = held[piece]
+            one = have[piece]
             if one.error is not None:
                 raise OSError(str(one.error))
             assert one.values is not None, "it was read"
@@ -215,13 +215,13 @@ class PieceReader:
             contents.append(value)
         return contents
 
-    def _read(self, pieces: dict[int, None]) -> dict[int, _Held]:
+    def _read(self, pieces: dict[int, None]) -> dict[int, _Kept]:
         """Pieces in memory, read by this thread or waited for."""
-        got: dict[int, _Held] = {}
+        got: dict[int, _Kept] = {}
         left = list(pieces)
         while left:
             with self._lock:
-                some = {piece: self._held.setdefault(piece, _Held()) for piece in left}
+                some = {piece: self._kept.setdefault(piece, _Kept()) for piece in left}
                 mine, size = list[int](), 0
                 for piece in left:
                     if not some[piece].started and (not mine or size < _AT_ONCE):
@@ -239,7 +239,7 @@ class PieceReader:
             left = [piece for piece in left if piece not in got]
         return got
 
-    def _load(self, mine: dict[int, _Held]) -> None:
+    def _load(self, mine: dict[int, _Kept]) -> None:
         """Read and decode pieces. Raises OSError: they cannot be read; the next who needs them
         tries again."""
         column, pieces = self._column, self._pieces
@@ -262,8 +262,8 @@ class PieceReader:
             with self._lock:
                 for piece, one in mine.items():
                     if one.values is None and one.error is None:
-                        if self._held.get(piece) is one:
-                            self._held[piece] = _Held(one.left, announced=one.announced)
+                        if self._kept.get(piece) is one:
+                            self._kept[piece] = _Kept(one.left, announced=one.announced)
                     elif not one.announced:
                         self._recent[piece] = None
                 self._trim()
@@ -271,7 +271,7 @@ class PieceReader:
                 one.over.set()
 
     def _decode(
-        self, piece: int, one: _Held, parts: Sequence[Data], dictionary: bytes | None
+        self, piece: int, one: _Kept, parts: Sequence[Data], dictionary: bytes | None
     ) -> None:
         try:
             one.values = self._pieces.decoded(piece, parts, dictionary)
@@ -287,8 +287,8 @@ class PieceReader:
 
     def _trim(self) -> None:
         """Drop the oldest of the pieces that nobody has announced. The lock is held."""
-        total = sum(self._held[piece].size for piece in self._recent if piece in self._held)
+        total = sum(self._kept[piece].size for piece in self._recent if piece in self._kept)
         while len(self._recent) > 2 and total > _RECENT:
             piece, _ = self._recent.popitem(last=False)
             with suppress(KeyError):
-                total -= self._held.pop(piece).size
+                total -= self._kept.pop(piece).size
