@@ -35,12 +35,17 @@ class ObjectServer:
     """By `bucket/name`, what every answer to a GET says in place of the ETag that is listed."""
     modified: dict[str, str] = field(default_factory=dict)
     """By `bucket/name`, when an object was changed; of these every answer says that and no ETag."""
+    more: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By `bucket/name`, headers of every answer that has the object."""
+    retry_after: str = ""
+    """What answers that are faults say of when to ask again; "" for nothing."""
     keeps: bool = False
     """Whether nobody may remove an object."""
     expired: str = ""
     """The access key that gets an error in place of an object; "" for none."""
     signed: list[str] = field(default_factory=list)
-    """The header Authorization of every request for an object."""
+    """The header Authorization of every request for an object, or the parameters that sign its
+    URL."""
     requests: list[tuple[str, str, str]] = field(default_factory=list)
     """(method, path with query, range) of every request."""
     url: str = ""
@@ -109,9 +114,10 @@ def object_server() -> Iterator[ObjectServer]:
 
         def _object(self, *, with_body: bool) -> None:
             asked = self.headers.get("Range", "")
-            state.signed.append(self.headers.get("Authorization", ""))
-            state.requests.append((self.command, self.path, asked))
-            name = unquote(urlsplit(self.path).path).lstrip("/")
+            place = urlsplit(self.path)
+            state.signed.append(self.headers.get("Authorization") or unquote(place.query))
+            state.requests.append((self.command, place.path, asked))
+            name = unquote(place.path).lstrip("/")
             fault = (state.faults.get(name) or [""]).pop(0) if with_body else ""
             if state.expired and f"Credential={state.expired}/" in state.signed[-1]:
                 fault = "400 <Code>ExpiredToken</Code>"
@@ -131,6 +137,7 @@ def object_server() -> Iterator[ObjectServer]:
             if name in state.modified:
                 headers = {"Last-Modified": state.modified[name]}
             headers = {} if state.unversioned or name in state.plain else headers
+            headers |= state.more.get(name, {})
             if found is not None and fault != "whole":
                 start, end = int(found[1]), int(found[2] or whole - 1)
                 if start >= whole:
@@ -197,7 +204,8 @@ def object_server() -> Iterator[ObjectServer]:
                 return True
             status, _, words = fault.partition(" ")
             if status.isdigit():
-                self._send(int(status), (words or "secret details").encode())
+                headers = {"Retry-After": state.retry_after} if state.retry_after else {}
+                self._send(int(status), (words or "secret details").encode(), headers)
                 return True
             return False
 
@@ -220,7 +228,13 @@ def object_server() -> Iterator[ObjectServer]:
             if cut:
                 self.close_connection = True
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 256
+
+        def handle_error(self, *_: Any) -> None:
+            """A client that went away is no error."""
+
+    server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     state.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})

@@ -41,7 +41,14 @@ class Remote:
                 stores.drop_kept(wanted)
 
     def explain(self) -> str:
-        """How much is fetched, for a person."""
+        """How much is fetched, and by whom, for a person."""
+        first = np.arange(min(1, self._count))
+        names = [each.name for column in self._columns for each in column.read_from(first)]
+        return "; ".join(
+            filter(None, dict.fromkeys([self._how_much(), *map(stores.by_whom, names)]))
+        )
+
+    def _how_much(self) -> str:
         if self.past_end is None:
             return "each image once; it is kept in the local tier (fastload cache list)"
         ahead = counted(self.past_end, "batch")

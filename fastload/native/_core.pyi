@@ -306,3 +306,59 @@ class Pool:
         out: Bytes,
         here: bool,
     ) -> Ticket: ...
+
+class Answer:
+    row: int
+    code: int
+    other_part: bool
+    seconds: float
+    ok: bool
+    size: int
+    status: int
+    length: int
+    total: int
+    odd: bool
+    etag: bytes
+    modified: bytes
+    retry_after: bytes
+    checksums: bytes
+    body: Bytes
+
+class Fetch:
+    def __init__(self) -> None: ...
+    def take(self, least: int, seconds: float) -> list[Answer]: ...
+    def waiting(self) -> list[tuple[int, float]]: ...
+
+class Fetcher:
+    def __init__(
+        self,
+        connect: float,
+        silence: float,
+        answer: float,
+        ca_file: str = "",
+        ca_folder: str = "",
+        proxy: str = "",
+        agent: str = "",
+        headers: Sequence[str] = (),
+        limit: int = 32,
+        rate: float = 0.0,
+    ) -> None: ...
+    @staticmethod
+    def library() -> str: ...
+    @staticmethod
+    def words(code: int) -> str: ...
+    def ask(
+        self,
+        fetch: Fetch,
+        rows: Sequence[int],
+        urls: Sequence[str],
+        starts: Sequence[int],
+        lengths: Sequence[int],
+    ) -> None: ...
+    def drop(self, fetch: Fetch) -> None: ...
+    def set_limit(self, limit: int) -> None: ...
+    def waited(self) -> bool: ...
+    def close(self, seconds: float) -> None: ...
+    paced: bool
+    running: bool
+    connections: int

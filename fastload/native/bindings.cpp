@@ -687,5 +687,6 @@ NB_MODULE(_core, m) {
              "exif"_a, "whole"_a, "index"_a.none());
     bind_colour(pool);
     bind_objects(m, pool);
+    bind_fetch(m);
     bind_device(m, pool);
 }

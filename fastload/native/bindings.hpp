@@ -166,6 +166,8 @@ ColourTable colour_table(const Input<int32_t, 2>& kinds, const Input<float, 3>& 
                          size_t count);
 // Adds the methods for colour operations, blur, noise and recompression.
 void bind_colour(nb::class_<Pool>& pool);
+// Adds what fetches objects from stores.
+void bind_fetch(nb::module_& m);
 // Adds the functions for boxes, and the method that draws masks.
 void bind_objects(nb::module_& m, nb::class_<Pool>& pool);
 // Adds the plans of crops for a GPU, and the kernels on the host.

@@ -51,6 +51,7 @@ __all__ = [
     "StoreError",
     "ask_ahead",
     "below",
+    "by_whom",
     "drop_kept",
     "entries",
     "is_file",
@@ -504,6 +505,11 @@ class Digests:
             name = name_of(url, url[len(top) :]).strip("/")
             digests += digest_of(top + name, start, length, version)
         return np.frombuffer(digests, np.uint8).reshape(-1, 16)
+
+
+def by_whom(url: str) -> str:
+    """By which client a remote object is read, and why, for a person. Raises SourceError."""
+    return store_of(url)[0].by_whom()
 
 
 def write(url: str, data: bytes | Path) -> None:

@@ -205,6 +205,10 @@ class Store(ABC):
         """Remove an object. Raises FileNotFoundError, PermissionError, anything."""
         raise StoreError(f"{self.url}/{name}: nothing can be removed there.")
 
+    def by_whom(self) -> str:
+        """Which client reads objects, and why, for a person."""
+        return ""
+
     def remedy(self, error: Exception) -> str:
         """What to do about an error that `_read` and the others have raised again and again: a
         sentence."""
@@ -235,7 +239,7 @@ class Store(ABC):
     def read_up_to(self, name: str, start: int, length: int, version: int = 0) -> Data:
         """`read`, but fewer bytes where the object ends before."""
         return self._all(
-            lambda name: self._checked(name, self._read(name, start, length), version), [name]
+            lambda name: self.checked(name, self._read(name, start, length), version), [name]
         )[0]
 
     def read_many(self, ranges: Sequence[Range], *, lean: bool = False) -> list[Data]:
@@ -243,12 +247,7 @@ class Store(ABC):
         `read`. `lean`: see `joined`."""
         requests = joined(ranges, lean=lean)
         contents: list[Data] = [b""] * len(ranges)
-        parts = self._all(
-            self._whole,
-            [request for request, _ in requests],
-            lambda request: request.name,
-            lambda request: request.length or 0,
-        )
+        parts = self._read_all([request for request, _ in requests])
         for (whole, rows), data in zip(requests, parts, strict=True):
             for row in rows:
                 start = ranges[row].start - whole.start
@@ -278,16 +277,25 @@ class Store(ABC):
     def info(self, name: str) -> Entry | None:
         return self.infos_of([name])[0]
 
+    def _read_all(self, requests: Sequence[Range]) -> list[Data]:
+        """The bytes of each, by one request. Raises as `read`."""
+        return self._all(
+            self._whole,
+            requests,
+            lambda request: request.name,
+            lambda request: request.length or 0,
+        )
+
     def _whole(self, wanted: Range) -> Data:
         name, start, length, version = wanted
         began = time.monotonic()
-        data = self._checked(name, self._read(name, start, length), version)
+        data = self.checked(name, self._read(name, start, length), version)
         self.flight.answered(time.monotonic() - began, len(data))
         if length is not None and len(data) != length:
             raise EOFError(f"{len(data):,} of {length:,} bytes came")
         return data
 
-    def _checked(self, name: str, piece: Piece, version: int) -> Data:
+    def checked(self, name: str, piece: Piece, version: int) -> Data:
         """The bytes, if they are of this version, or if it is not known.
 
         Raises ChangedError. UnversionedError: the answer has no ETag, and the object was seen with
@@ -365,25 +373,46 @@ class Store(ABC):
     def _tried(self, name: str, over: threading.Event, attempt: Callable[[A], T], argument: A) -> T:
         """The result of `attempt`, which is repeated where it fails in a way that may pass: up to
         five attempts, none started later than a minute after the first or once `over` is set."""
-        until = time.monotonic() + _LAST_ATTEMPT
+        until = until_last_attempt()
         for number in range(1, ATTEMPTS + 1):
             try:
                 return attempt(argument)
-            except (FileNotFoundError, PermissionError) as error:
-                raise type(error)(error.errno, f"{words_of(error)} ({self.url}/{name})") from None
-            except StoreError:
-                raise
             except Exception as error:  # the clients have exceptions of many kinds
-                if _TOO_MANY.search(str(error)):
-                    self.flight.refused()
-                last = number == ATTEMPTS or time.monotonic() > until
-                pause = _random.uniform(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2**number))
-                if last or over.wait(pause):
-                    raise StoreError(
-                        f"{self.url}/{name}: {words_of(error)}; tried {counted(number, 'time')}. "
-                        + self.remedy(error)
-                    ) from None
+                pause = self.pause_after(name, error, number, until)
+                if over.wait(pause):
+                    raise self._failed(name, error, number) from None
         raise AssertionError("the last attempt returns or raises")
+
+    def pause_after(self, name: str, error: Exception, number: int, until: float) -> float:
+        """Seconds to wait after a failed attempt, before the next one: they grow, and are drawn.
+
+        Args:
+            name: of the object, for messages.
+            number: of attempts so far.
+            until: see `until_last_attempt`.
+
+        Raises FileNotFoundError, PermissionError, StoreError: there is no other attempt.
+        """
+        if isinstance(error, FileNotFoundError | PermissionError):
+            raise type(error)(error.errno, f"{words_of(error)} ({self.url}/{name})") from None
+        if isinstance(error, StoreError):
+            raise error
+        if _TOO_MANY.search(str(error)):
+            self.flight.refused()
+        if number == ATTEMPTS or time.monotonic() > until:
+            raise self._failed(name, error, number) from None
+        return _random.uniform(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2**number))
+
+    def _failed(self, name: str, error: Exception, number: int) -> StoreError:
+        return StoreError(
+            f"{self.url}/{name}: {words_of(error)}; tried {counted(number, 'time')}. "
+            + self.remedy(error)
+        )
+
+
+def until_last_attempt() -> float:
+    """When the last attempt may begin, of which the first begins now [`time.monotonic`]."""
+    return time.monotonic() + _LAST_ATTEMPT
 
 
 def flight_for(url: str) -> Flight:

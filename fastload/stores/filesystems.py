@@ -15,6 +15,9 @@ class FileSystemStore(Store):
         super().__init__(url)
         self._system: Any = importlib.import_module("fsspec").url_to_fs(url)[0]  # the host, too
 
+    def by_whom(self) -> str:
+        return "by fsspec"
+
     def _path(self, name: str) -> str:
         return str(self._system._strip_protocol(f"{self.url}/{name}" if name else self.url))
 

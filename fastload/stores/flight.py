@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class Flight:
         """`rate`: requests a second, at most."""
         self.limit = max(FEWEST, min(MOST, start))
         self.requests, self.asked_twice = 0, 0
-        self._rate, self._clock = rate, clock
+        self.rate, self._clock = rate, clock
         self._changed = threading.Condition()
         self._in_flight, self._waited = 0, False
         self._second, self._in_second, self._warned = -1, 0, False
@@ -90,13 +90,27 @@ class Flight:
 
     def answered(self, seconds: float, size: int) -> None:
         """A request brought `size` bytes after `seconds`."""
+        self.answered_many([(seconds, size)])
+
+    def answered_many(self, answers: Sequence[tuple[float, int]], *, waited: bool = False) -> None:
+        """Several requests, of each its seconds and bytes.
+
+        Args:
+            waited: whether a request had to wait, of those that did not ask `begin`.
+        """
         with self._changed:
-            self._times.append((seconds, size))
-            self._window_bytes += size
-            self._window_count += 1
-            self._answers += 1
+            self._times.extend(answers)
+            self._window_bytes += sum(size for _, size in answers)
+            self._window_count += len(answers)
+            self._answers += len(answers)
+            self._waited |= waited
             if self._window_count >= _WINDOW * self.limit:
                 self._adapt()
+
+    def sent(self, count: int) -> None:
+        """So many requests were made without `begin`: others hold them to the limit and rate."""
+        with self._changed:
+            self.requests += count
 
     def refused(self) -> None:
         """The store answered that it gets too many requests: halve their number, at most once a
@@ -158,14 +172,18 @@ class Flight:
         now = self._clock()
         if int(now) > self._second:
             self._second, self._in_second = int(now), 0
-        if self._in_second >= self._rate:
+        if self._in_second >= self.rate:
             self._second, self._in_second = self._second + 1, 0
-            if not self._warned:
-                self._warned = True
-                logger.warning(
-                    "Requests are held at %.0f a second, this process's share of what one prefix "
-                    "of S3 gives; spread the objects over several, or store them as tar shards.",
-                    self._rate,
-                )
+            self.say_held()
         self._in_second += 1
         return max(0.0, self._second - now)
+
+    def say_held(self) -> None:
+        """Warn, once, that no second has more requests than the rate."""
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "Requests are held at %.0f a second, this process's share of what one prefix "
+                "of S3 gives; spread the objects over several, or store them as tar shards.",
+                self.rate,
+            )

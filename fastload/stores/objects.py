@@ -12,13 +12,27 @@ import os
 import re
 import threading
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from fastload.stores import aws
-from fastload.stores.base import Entry, Piece, Store, StoreError, version_of, words_of
+from fastload.stores import aws, transfers
+from fastload.stores.addresses import VALID, Addresses
+from fastload.stores.base import (
+    Data,
+    Entry,
+    Piece,
+    Range,
+    Store,
+    StoreError,
+    version_of,
+    words_of,
+)
+from fastload.stores.transfers import EXPIRED, Transfers
 
+SWITCH = "FASTLOAD_CLIENT"
+"""The variable of the environment that chooses who reads objects: "libcurl" or "obstore"."""
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _ALLOWED = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
 """By scheme, the variable that allows requests without TLS."""
@@ -28,8 +42,6 @@ _CONNECT, _SILENCE, _ANSWER = timedelta(seconds=10), timedelta(seconds=15), time
 # Seconds for which a client's credentials count as current; whether those of files have changed is
 # known at once.
 _RENEWED_AFTER = 10.0
-# Expired credentials: S3 answers with status 400, Azure and Google with 401.
-_EXPIRED = re.compile("ExpiredToken|TokenRefreshRequired|AuthenticationFailed.*expired")
 # obstore's message for a key that it cannot address: one with an empty name, `.` or `..` between
 # slashes, or with control characters.
 _ODD_KEY = re.compile(
@@ -54,6 +66,11 @@ _REMEDIES = tuple(
             "ConnectError|kind: Connect",
             "There is no connection: check the host in the URL, or the endpoint of the "
             "environment, and proxies and firewalls on the way.",
+        ),
+        (
+            "certificate",
+            "The host is not trusted: name the file of your certificates in SSL_CERT_FILE, or "
+            "check proxies on the way.",
         ),
         (
             "TimedOut",
@@ -84,12 +101,45 @@ class ObjectStore(Store):
             for name in ("PermissionDeniedError", "UnauthenticatedError")
         )
         self._lists = not url.startswith("http")
-        self._gives_parts = False
+        self.gives_parts = False
         """Whether a part of an object was once given as a part."""
         self._making = threading.Lock()
         self._store, self._made = self._opened(), time.monotonic()
+        self._addresses: Addresses | None = None
+        self._transfers: Transfers | None = None
+        self._why_not = ""
+        """Why obstore reads objects, and not the core."""
+        self._choose()
 
-    def _opened(self) -> Any:
+    def _choose(self) -> None:
+        """Have the native core fetch, where it can."""
+        asked = os.environ.get(SWITCH, "")
+        if asked not in ("", "libcurl", "obstore"):
+            raise StoreError(
+                f"{SWITCH}={asked!r}: libcurl or obstore is expected; take it away to have the "
+                "faster one that there is."
+            )
+        if asked == "obstore":
+            self._why_not = f"{SWITCH} says so"
+            return
+        if why_not := transfers.missing():
+            self._why_not = why_not
+            return
+        try:
+            addresses = Addresses(self.url, self._client, self._opened)
+        except BaseException as error:
+            if not (isinstance(error, Exception) or _is_panic(error)):
+                raise
+            self._why_not = "there is no URL by these settings"
+            return  # obstore says what is wrong with the settings when it is asked for something
+        if addresses.why_not:
+            self._why_not = addresses.why_not
+            return
+        times = [each.total_seconds() for each in (_CONNECT, _SILENCE, _ANSWER)]
+        self._addresses = addresses
+        self._transfers = Transfers(self, addresses.top, times, self.flight.rate)
+
+    def _opened(self, **more: Any) -> Any:
         """A client with current credentials."""
         # `Store` repeats requests in one way for all stores, so obstore does not.
         self._of_files = aws.settings() if self.url.startswith("s3") else {}
@@ -107,8 +157,68 @@ class ObjectStore(Store):
             url,
             client_options=options,
             retry_config={"max_retries": 0},
-            **self._of_files,
+            **(self._of_files | more),
         )
+
+    def by_whom(self) -> str:
+        if self._transfers is None:
+            return f"by obstore {self._client.__version__}, as {self._why_not}"
+        compared = [f"{count} by {name}" for name, count in self._transfers.compared.items()]
+        words = (
+            f"bytes compared with their checksums: {', '.join(compared)}"
+            if compared
+            else "no answer so far had a checksum that bytes were compared with"
+        )
+        return f"by {self._transfers.library} in the native core; {words}"
+
+    # -- What `Transfers` asks for -----------------------------------------------------------------
+
+    @property
+    def client(self) -> object:
+        return self._store
+
+    def urls(self, names: Sequence[str]) -> list[str] | None:
+        if self._addresses is None:
+            return None
+        return self._addresses.of(names, self._signed)
+
+    def _signed(self, names: Sequence[str]) -> list[str]:
+        def sign(_: str) -> list[str]:
+            signed: list[str] = self._denied(self._client.sign, "GET", [*names], VALID)
+            return signed
+
+        if self._has_keys():
+            return sign("")
+        # In a thread of the store: to ask for credentials may take a while, and fail.
+        return self._all(sign, names[:1])[0]
+
+    def _has_keys(self) -> bool:
+        """Whether the credentials are keys that were given, so that signing asks nobody."""
+        given = "AWS_ACCESS_KEY_ID" in os.environ and "AWS_SECRET_ACCESS_KEY" in os.environ
+        return given or "aws_secret_access_key" in self._of_files
+
+    def renewed(self, used: Any) -> bool:
+        return self._renewed(used) is not None
+
+    def no_parts(self) -> Exception:
+        """The error where all of an object is given in place of a part."""
+        if self.gives_parts:  # so this answer is not of the store: a proxy's, or a page to log in
+            return OSError("non-partial response: another part came than was asked for")
+        return StoreError(
+            f"{self.url}: this server gives a whole file where a part of it is asked for, as "
+            "python -m http.server does; serve the files by one that knows Range requests (nginx, "
+            "caddy, an object store), or download them."
+        )
+
+    def _read_all(self, requests: Sequence[Range]) -> list[Data]:
+        if self._transfers is not None and requests:
+            self._check_process()
+            urls = self.urls([request.name for request in requests])
+            if urls is not None:
+                return self._transfers.read(requests, urls)
+        return super()._read_all(requests)
+
+    # -- Single requests, by obstore ---------------------------------------------------------------
 
     def _renewed(self, used: Any) -> Any:
         """A client with current credentials, in place of one that was refused; None where the files
@@ -129,19 +239,21 @@ class ObjectStore(Store):
         elif start:
             options["range"] = {"offset": start}
         answer = self._denied(self._client.get, name, options=options)
-        self._gives_parts |= bool(options)
+        self.gives_parts |= bool(options)
         meta = answer.meta  # a new dict each time
         version = version_of(meta["size"], self._etag(meta))
         # Not copied: a copy of 110 kB takes 50 us, most of them for the kernel to find the memory.
         return Piece(memoryview(answer.bytes()), version, by_etag=bool(meta["e_tag"]))
 
     def _etag(self, item: Any) -> str:
+        return self.tag_of(item["e_tag"] or "", int(item["last_modified"].timestamp()))
+
+    def tag_of(self, etag: str, modified: int) -> str:
         """What tells versions apart: the ETag, or where a server has none the time of modification,
         in whole seconds (listings have fractions, headers do not)."""
-        if item["e_tag"]:
+        if etag:
             self.gives_etags = True
-            return str(item["e_tag"])
-        modified = int(item["last_modified"].timestamp())
+            return etag
         return f"modified {modified}" if modified > 0 else ""
 
     def _list(self, folder: str) -> list[Entry]:
@@ -202,18 +314,13 @@ class ObjectStore(Store):
                         "line break); copy the object to another key, or leave it out of the "
                         "folder."
                     ) from None
-                # One that gives parts has not given this answer: a proxy has, or a page to log in.
-                if _NO_PARTS.search(str(error)) and not self._gives_parts:
-                    raise StoreError(
-                        f"{self.url}: this server gives a whole file where a part of it is asked "
-                        "for, as python -m http.server does; serve the files by one that knows "
-                        "Range requests (nginx, caddy, an object store), or download them."
-                    ) from None
+                if _NO_PARTS.search(str(error)) and not self.gives_parts:
+                    raise self.no_parts() from None
                 if not (isinstance(error, self._refusals) or _is_refusal(str(error))):
                     raise
-                words = self._denial(str(error))
+                words = self.denial(str(error))
             except BaseException as error:
-                if type(error).__name__ != "PanicException":  # of obstore's Rust; no Exception
+                if not _is_panic(error):
                     raise
                 raise StoreError(
                     f"{self.url}: no request can be made ({words_of(error)}); an endpoint in the "
@@ -224,12 +331,12 @@ class ObjectStore(Store):
                 break
         raise PermissionError(13, words)
 
-    def _denial(self, text: str) -> str:
+    def denial(self, text: str) -> str:
         """Why access was denied, from a store's answer, which itself may have names of keys in
         it."""
         if "RequestTimeTooSkewed" in text:
             return "access denied, as the clock of this machine is wrong; set it"
-        if _EXPIRED.search(text):
+        if EXPIRED.search(text):
             return "access denied, as the credentials have expired; renew them"
         if not self._lists:
             return "access denied; web servers are asked without credentials: download the data"
@@ -248,7 +355,12 @@ class ObjectStore(Store):
         return next(remedies, super().remedy(error))
 
 
+def _is_panic(error: BaseException) -> bool:
+    """Whether it is of obstore's Rust, which is no Exception."""
+    return type(error).__name__ == "PanicException"
+
+
 def _is_refusal(text: str) -> bool:
-    if _EXPIRED.search(text):
+    if EXPIRED.search(text):
         return True
     return _REFUSED.search(text) is not None and not _NO_CREDENTIALS.search(text)

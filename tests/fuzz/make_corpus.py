@@ -240,6 +240,23 @@ def exif_seeds() -> dict[str, bytes]:
     return {f"case-{number}": data for number, (_, data) in enumerate(found[::3])}
 
 
+def answer_seeds() -> dict[str, bytes]:
+    """Headers of answers as stores write them (`answer.cpp`)."""
+    heads = [
+        b'HTTP/1.1 200 OK\r\nETag: "9a0364b9e99bb480dd25e1f0284c8555"\r\n'
+        b"Content-Length: 110000\r\n",
+        b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 5-10/110000\r\n"
+        b"Content-Length: 6\r\n",
+        b"HTTP/1.1 503 Slow Down\r\nRetry-After: 2\r\nContent-Length: 0\r\n",
+        b'HTTP/1.1 200 OK\r\nEtag: W/"0x8D"\r\nLast-Modified: Sun, 22 Nov 2026 10:00:00 GMT\r\n'
+        b"Content-MD5: 1B2M2Y8AsgTpgAmY7PhCfg==\r\n",
+        b"HTTP/1.1 200 OK\r\nx-amz-checksum-crc32: i9aeUg==\r\nx-amz-checksum-type: FULL_OBJECT\r\n"
+        b"x-goog-hash: crc32c=AAAAAA==,md5=1B2M2Y8AsgTpgAmY7PhCfg==\r\n",
+        b"HTTP/1.1 307 Moved\r\nLocation: http://there/x\r\n\r\nHTTP/1.1 200 OK\r\n",
+    ]
+    return {f"head-{number}": head for number, head in enumerate(heads)}
+
+
 if __name__ == "__main__":
     for name, found in (
         ("decode", seeds()),
@@ -257,6 +274,7 @@ if __name__ == "__main__":
         ("join", join_seeds()),
         ("tier", tier_seeds()),
         ("exif", exif_seeds()),
+        ("answer", answer_seeds()),
     ):
         directory = Path(sys.argv[1], name)
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,96 @@
+// The bindings of what fetches objects from stores.
+#include <algorithm>
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.hpp"
+#include "fetcher.hpp"
+
+namespace fastload {
+
+using namespace nb::literals;
+
+namespace {
+
+nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
+
+void ask(Fetcher& self, const std::shared_ptr<Fetch>& fetch, const std::vector<int>& rows,
+         const std::vector<std::string>& urls, const std::vector<int64_t>& starts,
+         const std::vector<int64_t>& lengths) {
+    require(
+        rows.size() == urls.size() && rows.size() == starts.size() && rows.size() == lengths.size(),
+        "rows, urls, starts and lengths differ in length");
+    std::vector<FetchRequest> requests;
+    for (size_t i = 0; i < rows.size(); ++i) {
+        require(starts[i] >= 0 && lengths[i] != 0 &&
+                    starts[i] <= INT64_MAX - std::max<int64_t>(lengths[i], 0),
+                "ranges from 0 on, of a byte and more, are needed");
+        requests.push_back({rows[i], urls[i], starts[i], lengths[i] < 0 ? -1 : lengths[i]});
+    }
+    WithoutGil released;
+    self.ask(fetch, std::move(requests));
+}
+
+std::vector<Answer> take(Fetch& self, size_t least, double seconds) {
+    WithoutGil released;
+    return self.take(least, seconds);
+}
+
+// The body, which the answer keeps.
+nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>> body_of(const Answer& answer) {
+    return {answer.body.data(), {answer.body.size()}, nb::find(answer)};
+}
+
+void make_fetcher(Fetcher* self, double connect, double silence, double answer, std::string ca_file,
+                  std::string ca_folder, std::string proxy, std::string agent,
+                  std::vector<std::string> headers, int limit, double rate) {
+    const auto milliseconds = [](double seconds) { return static_cast<int64_t>(seconds * 1000); };
+    new (self) Fetcher({milliseconds(connect), milliseconds(silence), milliseconds(answer),
+                        std::move(ca_file), std::move(ca_folder), std::move(proxy),
+                        std::move(agent), std::move(headers), limit, rate});
+}
+
+}  // namespace
+
+void bind_fetch(nb::module_& m) {
+    nb::class_<Answer>(m, "Answer")
+        .def_ro("row", &Answer::row)
+        .def_ro("code", &Answer::code)
+        .def_ro("other_part", &Answer::other_part)
+        .def_ro("seconds", &Answer::seconds)
+        .def_prop_ro("ok", &Answer::ok)
+        .def_prop_ro("size", [](const Answer& self) { return self.body.size(); })
+        .def_prop_ro("status", [](const Answer& self) { return self.head.status; })
+        .def_prop_ro("length", [](const Answer& self) { return self.head.length; })
+        .def_prop_ro("total", [](const Answer& self) { return self.head.total; })
+        .def_prop_ro("odd", [](const Answer& self) { return self.head.odd; })
+        .def_prop_ro("etag", [](const Answer& self) { return bytes_of(self.head.etag); })
+        .def_prop_ro("modified", [](const Answer& self) { return bytes_of(self.head.modified); })
+        .def_prop_ro("retry_after",
+                     [](const Answer& self) { return bytes_of(self.head.retry_after); })
+        .def_prop_ro("checksums", [](const Answer& self) { return bytes_of(self.head.checksums); })
+        .def_prop_ro("body", &body_of);
+    nb::class_<Fetch>(m, "Fetch")
+        .def(nb::init<>())
+        .def("take", &take, "least"_a, "seconds"_a)
+        .def("waiting", &Fetch::waiting);
+    nb::class_<Fetcher>(m, "Fetcher")
+        .def("__init__", &make_fetcher, "connect"_a, "silence"_a, "answer"_a, "ca_file"_a = "",
+             "ca_folder"_a = "", "proxy"_a = "", "agent"_a = "",
+             "headers"_a = std::vector<std::string>(), "limit"_a = 32, "rate"_a = 0.0)
+        .def_static("library", &Fetcher::library)
+        .def_static("words", &Fetcher::words, "code"_a)
+        .def("ask", &ask, "fetch"_a, "rows"_a, "urls"_a, "starts"_a, "lengths"_a)
+        .def("drop", &Fetcher::drop, "fetch"_a, nb::call_guard<WithoutGil>())
+        .def("set_limit", &Fetcher::set_limit, "limit"_a)
+        .def("waited", &Fetcher::waited)
+        .def_prop_ro("paced", &Fetcher::paced)
+        .def_prop_ro("running", &Fetcher::running)
+        .def_prop_ro("connections", &Fetcher::connections)
+        .def("close", &Fetcher::close, "seconds"_a, nb::call_guard<WithoutGil>());
+}
+
+}  // namespace fastload

@@ -1,0 +1,689 @@
+#include "fetcher.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <map>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "curl.hpp"
+#include "pool.hpp"
+
+namespace fastload {
+namespace {
+
+// Bytes of memory for bodies that are kept for later ones: 256 requests at once of 256 kB.
+constexpr size_t kMostKept = size_t{64} << 20;
+// Of an answer of unknown length, and of one that says more than the second.
+constexpr size_t kFirstMemory = size_t{64} << 10;
+constexpr int64_t kMostAtOnce = int64_t{64} << 20;
+// Bytes of the words of an answer that is no object.
+constexpr size_t kWords = 4096;
+// Bytes that libcurl reads at a time.
+constexpr long kReadAtOnce = 256L << 10;
+// Seconds without work after which the thread ends.
+constexpr double kIdle = 1.0;
+// Connections that are kept open.
+constexpr long kConnections = 256;
+constexpr int kMostRedirects = 10;
+
+double now() {
+    using namespace std::chrono;
+    return duration<double>(steady_clock::now().time_since_epoch()).count();
+}
+
+// Sizes of memory: four to each power of two.
+size_t rounded(size_t size) {
+    size = std::max(size, size_t{4096});
+    size_t step = 1;
+    while (step * 8 <= size) step *= 2;
+    return (size + step - 1) / step * step;
+}
+
+}  // namespace
+
+// -- Memory ---------------------------------------------------------------------------------------
+
+struct BodyMemory::Blocks {
+    std::mutex mutex;
+    std::unordered_map<size_t, std::vector<uint8_t*>> free;  // by size
+    size_t kept = 0;                                         // bytes
+};
+
+BodyMemory::BodyMemory() : blocks_(std::make_unique<Blocks>()), owner_(current_process()) {}
+
+BodyMemory::~BodyMemory() {
+    if (owner_ != current_process()) {
+        (void)blocks_.release();  // its mutex may be held for ever
+        return;
+    }
+    for (auto& [size, blocks] : blocks_->free)
+        for (uint8_t* block : blocks) std::free(block);
+}
+
+uint8_t* BodyMemory::take(size_t& size) {
+    size = rounded(size);
+    if (owner_ == current_process()) {
+        const std::lock_guard<std::mutex> lock(blocks_->mutex);
+        std::vector<uint8_t*>& blocks = blocks_->free[size];
+        if (!blocks.empty()) {
+            uint8_t* block = blocks.back();
+            blocks.pop_back();
+            blocks_->kept -= size;
+            return block;
+        }
+    }
+    auto* block = static_cast<uint8_t*>(std::malloc(size));
+    if (block == nullptr) throw std::bad_alloc();
+    return block;
+}
+
+void BodyMemory::give_back(uint8_t* memory, size_t size) noexcept {
+    if (owner_ == current_process()) {
+        const std::lock_guard<std::mutex> lock(blocks_->mutex);
+        if (blocks_->kept + size <= kMostKept) {
+            try {
+                blocks_->free[size].push_back(memory);
+                blocks_->kept += size;
+                return;
+            } catch (const std::bad_alloc&) {
+            }
+        }
+    }
+    std::free(memory);
+}
+
+Body& Body::operator=(Body&& other) noexcept {
+    std::swap(memory_, other.memory_);
+    std::swap(data_, other.data_);
+    std::swap(capacity_, other.capacity_);
+    std::swap(size_, other.size_);
+    return *this;
+}
+
+Body::~Body() {
+    if (data_ != nullptr) memory_->give_back(data_, capacity_);
+}
+
+void Body::grow(BodyMemory& memory, size_t least) {
+    size_t capacity = least;
+    uint8_t* data = memory.take(capacity);
+    if (data_ != nullptr) {
+        std::memcpy(data, data_, size_);
+        memory_->give_back(data_, capacity_);
+    }
+    memory_ = memory.shared_from_this();
+    data_ = data;
+    capacity_ = capacity;
+}
+
+void Body::append(BodyMemory& memory, const char* data, size_t size, int64_t expected) {
+    if (size > capacity_ - size_) {
+        const auto whole = static_cast<size_t>(std::clamp<int64_t>(expected, 0, kMostAtOnce));
+        grow(memory, std::max({kFirstMemory, whole, size_ + size, size_ + size_ / 2}));
+    }
+    std::memcpy(data_ + size_, data, size);
+    size_ += size;
+}
+
+// -- A call ---------------------------------------------------------------------------------------
+
+std::vector<Answer> Fetch::take(size_t least, double seconds) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    needed_ = least;
+    changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                      [&] { return answers_.size() >= least; });
+    needed_ = 0;
+    return std::exchange(answers_, {});
+}
+
+std::vector<std::pair<int, double>> Fetch::waiting() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<std::pair<int, double>> found;
+    const double at = now();
+    for (const auto& [row, when] : sent_) found.emplace_back(row, at - when);
+    return found;
+}
+
+void Fetch::put(Answer answer) {
+    bool enough;  // woken for each answer, a thread would take longer to wake than to use it
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        const auto same = [&](const auto& one) { return one.first == answer.row; };
+        const auto at = std::find_if(sent_.begin(), sent_.end(), same);
+        if (at != sent_.end()) sent_.erase(at);
+        answers_.push_back(std::move(answer));
+        enough = needed_ > 0 && answers_.size() >= needed_;
+    }
+    if (enough) changed_.notify_all();
+}
+
+// -- The thread -----------------------------------------------------------------------------------
+
+struct Fetcher::State {
+    // A request that was sent.
+    struct Transfer {
+        State* state = nullptr;
+        CurlEasy* easy = nullptr;
+        std::shared_ptr<Fetch> fetch;
+        FetchRequest request;
+        Answer answer;
+        double began = 0, heard = 0;  // when it was sent; when something came last
+        bool out_of_memory = false;
+    };
+    struct Wanted {
+        std::shared_ptr<Fetch> fetch;
+        FetchRequest request;
+    };
+
+    State(const FetchSettings& given, std::atomic<int>& limit, std::shared_ptr<BodyMemory> kept)
+        : settings(given), most(limit), memory(std::move(kept)), curl(*curl_library()) {}
+
+    const uint64_t owner = current_process();
+    const FetchSettings& settings;
+    std::atomic<int>& most;
+    const std::shared_ptr<BodyMemory> memory;
+    const Curl& curl;
+
+    std::mutex mutex;  // protects the members below
+    std::condition_variable ended;
+    std::thread thread;
+    bool running = false, stop = false;
+    std::deque<Wanted> wanted;
+    bool waited = false, paced = false;
+    int wake[2] = {-1, -1};  // a pipe; what is written there ends a wait
+
+    std::atomic<bool> dropped{false};  // whether a Fetch is over since the last look
+    std::atomic<int64_t> connections{0};
+
+    // Of the thread alone, and of nobody while none runs.
+    CurlMulti* multi = nullptr;
+    CurlList* headers = nullptr;
+    std::vector<CurlEasy*> idle;
+    std::map<CurlEasy*, std::unique_ptr<Transfer>> sent;
+    std::vector<pollfd> sockets;
+    double timer = std::numeric_limits<double>::infinity();
+    double looked = 0;  // when silence was last looked for
+    int64_t second = -1;
+    double in_second = 0;  // requests that were sent in it
+
+    void start();
+    void run() noexcept;
+    bool work();
+    void send_wanted(double at, double& next);
+    bool may_send(double at, double& next);
+    void send(Wanted one, double at);
+    CurlEasy* easy_for(Transfer& transfer);
+    void take_messages();
+    void look_for_silence(double at, double& next);
+    void finish(CurlEasy* easy, int code, bool answers = true);
+    void drop_over();
+    void wait(double until);
+    void release();
+    void wake_up() const;
+
+    static size_t on_head(char* data, size_t, size_t size, void* transfer);
+    static size_t on_body(char* data, size_t, size_t size, void* transfer);
+    static int on_socket(CurlEasy*, int socket, int what, void* state, void*);
+    static int on_timer(CurlMulti*, long milliseconds, void* state);
+};
+
+size_t Fetcher::State::on_head(char* data, size_t, size_t size, void* given) {
+    auto& transfer = *static_cast<Transfer*>(given);
+    transfer.heard = now();
+    try {
+        read_head_line(data, size, transfer.answer.head);
+    } catch (const std::bad_alloc&) {
+        transfer.out_of_memory = true;
+        return 0;
+    }
+    return size;
+}
+
+size_t Fetcher::State::on_body(char* data, size_t, size_t size, void* given) {
+    auto& transfer = *static_cast<Transfer*>(given);
+    Answer& answer = transfer.answer;
+    const FetchRequest& request = transfer.request;
+    transfer.heard = now();
+    const bool part = request.start > 0 || request.length >= 0;
+    const bool object = answer.head.status == 200 || answer.head.status == 206;
+    size_t kept = size;
+    if (!object) {
+        kept = std::min(size, kWords - std::min(kWords, answer.body.size()));
+    } else if (part != (answer.head.status == 206) ||
+               (part && (answer.head.first != request.start ||
+                         (request.length >= 0 &&
+                          answer.head.last - answer.head.first >= request.length)))) {
+        answer.other_part = true;
+        return 0;
+    }
+    try {
+        answer.body.append(*transfer.state->memory, data, kept, object ? answer.head.length : 0);
+    } catch (const std::bad_alloc&) {
+        transfer.out_of_memory = true;
+        return 0;
+    }
+    return size;
+}
+
+int Fetcher::State::on_socket(CurlEasy*, int socket, int what, void* given, void*) {
+    auto& all = static_cast<State*>(given)->sockets;
+    const auto at =
+        std::find_if(all.begin(), all.end(), [&](const pollfd& one) { return one.fd == socket; });
+    if (what == kCurlPollRemove) {
+        if (at != all.end()) all.erase(at);
+        return 0;
+    }
+    const auto events = static_cast<short>(((what & kCurlPollIn) != 0 ? POLLIN : 0) |
+                                           ((what & kCurlPollOut) != 0 ? POLLOUT : 0));
+    if (at != all.end())
+        at->events = events;
+    else
+        all.push_back({socket, events, 0});
+    return 0;
+}
+
+int Fetcher::State::on_timer(CurlMulti*, long milliseconds, void* given) {
+    static_cast<State*>(given)->timer = milliseconds < 0
+                                            ? std::numeric_limits<double>::infinity()
+                                            : now() + static_cast<double>(milliseconds) / 1000;
+    return 0;
+}
+
+void Fetcher::State::wake_up() const {
+    const char byte = 0;
+    (void)!::write(wake[1], &byte, 1);  // full: it is awake
+}
+
+// The mutex is held.
+void Fetcher::State::start() {
+    if (running) {
+        wake_up();
+        return;
+    }
+    if (thread.joinable()) thread.join();  // it has ended
+    if (wake[0] < 0) {
+        if (::pipe(wake) != 0) throw std::system_error(errno, std::system_category());
+        for (const int end : wake) {
+            ::fcntl(end, F_SETFL, O_NONBLOCK);
+            ::fcntl(end, F_SETFD, FD_CLOEXEC);
+        }
+    }
+    // Signals are for Python's main thread; SIGPIPE is for nobody.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    running = true;
+    try {
+        thread = std::thread([this] { run(); });
+    } catch (...) {
+        running = false;
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        throw;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Fetcher::State::run() noexcept {
+#ifdef __linux__
+    pthread_setname_np(pthread_self(), "fastload-fetch");
+#endif
+    double idle_since = now();
+    for (;;) {
+        bool busy = false;
+        try {
+            busy = work();
+        } catch (const std::exception&) {  // of the standard library, for want of memory
+            busy = true;
+            while (!sent.empty()) finish(sent.begin()->first, kCurlOutOfMemory);
+        }
+        const double at = now();
+        if (busy) idle_since = at;
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (stop || (wanted.empty() && sent.empty() && at - idle_since >= kIdle)) {
+            if (stop) {
+                wanted.clear();
+                while (!sent.empty()) finish(sent.begin()->first, kCurlOk, false);
+                release();
+            }
+            running = false;
+            ended.notify_all();
+            return;
+        }
+    }
+}
+
+// Sends, waits and receives once. Returns whether there is anything to do.
+bool Fetcher::State::work() {
+    if (multi == nullptr) {
+        multi = curl.multi_init();
+        if (multi == nullptr) throw std::bad_alloc();
+        curl.multi_setopt(multi, kCurlSocketFunction, &on_socket);
+        curl.multi_setopt(multi, kCurlSocketData, this);
+        curl.multi_setopt(multi, kCurlTimerFunction, &on_timer);
+        curl.multi_setopt(multi, kCurlTimerData, this);
+        curl.multi_setopt(multi, kCurlMaxConnects, kConnections);
+        for (const std::string& line : settings.headers)
+            headers = curl.slist_append(headers, line.c_str());
+    }
+    if (dropped.exchange(false)) drop_over();
+    double at = now(), next = sent.empty() ? at + kIdle : std::numeric_limits<double>::infinity();
+    send_wanted(at, next);
+    look_for_silence(at, next);
+    const bool busy = !sent.empty();
+    wait(std::min(next, timer));
+    int left = 0;
+    if (timer <= now()) {
+        timer = std::numeric_limits<double>::infinity();
+        curl.multi_socket_action(multi, kCurlTimeout, 0, &left);
+    }
+    take_messages();
+    return busy;
+}
+
+// Waits for sockets, at most until then, and has libcurl use those that are ready.
+void Fetcher::State::wait(double until) {
+    std::vector<pollfd> ready = sockets;
+    ready.push_back({wake[0], POLLIN, 0});
+    const double left = std::clamp(until - now(), 0.0, 3600.0);
+    const int found = ::poll(ready.data(), static_cast<nfds_t>(ready.size()),
+                             static_cast<int>(std::ceil(left * 1000)));
+    if (found <= 0) return;
+    if (ready.back().revents != 0) {
+        char bytes[256];
+        while (::read(wake[0], bytes, sizeof bytes) > 0) {
+        }
+    }
+    ready.pop_back();
+    for (const pollfd& one : ready) {
+        const int can = ((one.revents & (POLLIN | POLLHUP)) != 0 ? kCurlCanRead : 0) |
+                        ((one.revents & POLLOUT) != 0 ? kCurlCanWrite : 0) |
+                        ((one.revents & (POLLERR | POLLNVAL)) != 0 ? kCurlHasError : 0);
+        int running_now = 0;
+        if (can != 0) curl.multi_socket_action(multi, one.fd, can, &running_now);
+    }
+}
+
+void Fetcher::State::send_wanted(double at, double& next) {
+    for (;;) {
+        Wanted one;
+        {
+            const std::lock_guard<std::mutex> lock(mutex);
+            if (wanted.empty()) return;
+            if (sent.size() >= static_cast<size_t>(std::max(1, most.load()))) {
+                waited = true;
+                return;
+            }
+            if (!may_send(at, next)) return;
+            one = std::move(wanted.front());
+            wanted.pop_front();
+        }
+        send(std::move(one), at);
+    }
+}
+
+// Whether this second may have one more request; else `next` becomes the next second at the latest.
+// The mutex is held.
+bool Fetcher::State::may_send(double at, double& next) {
+    if (settings.rate <= 0) return true;
+    const auto whole = static_cast<int64_t>(at);
+    if (whole != second) {
+        second = whole;
+        in_second = 0;
+    }
+    if (in_second + 1 > settings.rate) {
+        paced = true;
+        next = std::min(next, static_cast<double>(whole + 1));
+        return false;
+    }
+    ++in_second;
+    return true;
+}
+
+CurlEasy* Fetcher::State::easy_for(Transfer& transfer) {
+    CurlEasy* easy = nullptr;
+    if (!idle.empty()) {
+        easy = idle.back();
+        idle.pop_back();
+    } else {
+        easy = curl.easy_init();
+        if (easy == nullptr) return nullptr;
+        const auto set = [&](CurlOption option, auto value) {
+            curl.easy_setopt(easy, option, value);
+        };
+        set(kCurlNoSignal, 1L);
+        set(kCurlWriteFunction, &on_body);
+        set(kCurlHeaderFunction, &on_head);
+        set(kCurlHttpVersion, kCurlHttp11);
+        set(kCurlProtocols, kCurlHttp | kCurlHttps);
+        set(kCurlRedirProtocols, kCurlHttp | kCurlHttps);
+        set(kCurlFollowLocation, 1L);
+        set(kCurlMaxRedirects, static_cast<long>(kMostRedirects));
+        set(kCurlPathAsIs, 1L);
+        set(kCurlBufferSize, kReadAtOnce);
+        set(kCurlConnectTimeoutMs, static_cast<long>(settings.connect_ms));
+        set(kCurlTimeoutMs, static_cast<long>(settings.answer_ms));
+        set(kCurlTcpKeepAlive, 1L);
+        set(kCurlSuppressConnectHeaders, 1L);
+        set(kCurlQuickExit, 1L);  // unknown before 7.87, which is said by the number returned
+        if (!settings.ca_file.empty()) set(kCurlCaInfo, settings.ca_file.c_str());
+        if (!settings.ca_folder.empty()) set(kCurlCaPath, settings.ca_folder.c_str());
+        if (!settings.proxy.empty()) set(kCurlProxy, settings.proxy.c_str());
+        if (!settings.agent.empty()) set(kCurlUserAgent, settings.agent.c_str());
+        if (headers != nullptr) set(kCurlHttpHeader, headers);
+    }
+    const FetchRequest& request = transfer.request;
+    std::string range;
+    if (request.start > 0 || request.length >= 0) {
+        range = std::to_string(request.start) + "-";
+        if (request.length >= 0) range += std::to_string(request.start + request.length - 1);
+    }
+    curl.easy_setopt(easy, kCurlRange, range.empty() ? nullptr : range.c_str());
+    curl.easy_setopt(easy, kCurlUrl, request.url.c_str());
+    curl.easy_setopt(easy, kCurlWriteData, &transfer);
+    curl.easy_setopt(easy, kCurlHeaderData, &transfer);
+    return easy;
+}
+
+void Fetcher::State::send(Wanted one, double at) {
+    if (one.fetch->over_.load()) return;
+    auto transfer = std::make_unique<Transfer>();
+    transfer->state = this;
+    transfer->fetch = std::move(one.fetch);
+    transfer->request = std::move(one.request);
+    transfer->answer.row = transfer->request.row;
+    transfer->began = transfer->heard = at;
+    CurlEasy* easy = transfer->easy = easy_for(*transfer);
+    if (easy == nullptr || curl.multi_add_handle(multi, easy) != 0) {
+        if (easy != nullptr) curl.easy_cleanup(easy);
+        transfer->answer.code = kCurlFailedInit;
+        transfer->fetch->put(std::move(transfer->answer));
+        return;
+    }
+    {
+        const std::lock_guard<std::mutex> lock(transfer->fetch->mutex_);
+        transfer->fetch->sent_.emplace_back(transfer->request.row, at);
+    }
+    sent.emplace(easy, std::move(transfer));
+}
+
+void Fetcher::State::take_messages() {
+    int left = 0;
+    while (const CurlMessage* message = curl.multi_info_read(multi, &left)) {
+        if (message->kind == kCurlDone) finish(message->easy, message->data.code);
+    }
+}
+
+// A transfer is over, with libcurl's code; `answers`: whether those who asked get it.
+void Fetcher::State::finish(CurlEasy* easy, int code, bool answers) {
+    const auto at = sent.find(easy);
+    if (at == sent.end()) return;
+    const std::unique_ptr<Transfer> transfer = std::move(at->second);
+    sent.erase(at);
+    long made = 0;
+    if (curl.easy_getinfo(easy, kCurlInfoConnects, &made) == kCurlOk) connections += made;
+    curl.multi_remove_handle(multi, easy);
+    idle.push_back(easy);
+    if (!answers) return;
+    Answer& answer = transfer->answer;
+    answer.code = transfer->out_of_memory ? kCurlOutOfMemory : code;
+    if (answer.other_part && answer.code == kCurlWriteError) answer.code = kCurlOk;
+    answer.seconds = now() - transfer->began;
+    transfer->fetch->put(std::move(answer));
+}
+
+// Ends transfers that nobody waits for.
+void Fetcher::State::drop_over() {
+    std::vector<CurlEasy*> over;
+    for (const auto& [easy, transfer] : sent)
+        if (transfer->fetch->over_.load()) over.push_back(easy);
+    for (CurlEasy* easy : over) finish(easy, kCurlOk, false);
+}
+
+// Ends transfers of which nothing was heard for too long. `next`: when to look again.
+void Fetcher::State::look_for_silence(double at, double& next) {
+    if (sent.empty()) return;
+    const double most_silent = static_cast<double>(settings.silence_ms) / 1000;
+    const double pause = std::min(0.25, most_silent / 4);
+    if (at - looked >= pause) {
+        looked = at;
+        std::vector<CurlEasy*> silent;
+        for (const auto& [easy, transfer] : sent)
+            if (at - transfer->heard > most_silent) silent.push_back(easy);
+        for (CurlEasy* easy : silent) finish(easy, kCurlTimedOut);
+    }
+    next = std::min(next, looked + pause);
+}
+
+// Closes all connections.
+void Fetcher::State::release() {
+    for (CurlEasy* easy : idle) curl.easy_cleanup(easy);
+    idle.clear();
+    if (multi != nullptr) curl.multi_cleanup(multi);
+    multi = nullptr;
+    if (headers != nullptr) curl.slist_free_all(headers);
+    headers = nullptr;
+    sockets.clear();
+    timer = std::numeric_limits<double>::infinity();
+}
+
+// -- What others call -----------------------------------------------------------------------------
+
+bool Fetcher::available() { return curl_library() != nullptr; }
+
+std::string Fetcher::library() {
+    const Curl* curl = curl_library();
+    return curl == nullptr ? "" : curl->version();
+}
+
+std::string Fetcher::words(int code) {
+    const Curl* curl = curl_library();
+    return curl == nullptr ? "" : curl->easy_strerror(code);
+}
+
+Fetcher::Fetcher(FetchSettings settings)
+    : settings_(std::move(settings)),
+      limit_(settings_.limit),
+      memory_(std::make_shared<BodyMemory>()),
+      state_(nullptr) {
+    if (!available()) throw std::runtime_error("libcurl.so.4 is not here, or older than 7.62");
+    state_ = new State(settings_, limit_, memory_);
+}
+
+Fetcher::~Fetcher() {
+    State* const mine = state_.load();
+    if (mine->owner != current_process()) return;  // the parent's: left as it is, as in `state`
+    close(60.0);
+    if (mine->running) return;  // it was given up, and its thread uses it
+    for (const int end : mine->wake)
+        if (end >= 0) ::close(end);
+    delete mine;
+}
+
+Fetcher::State& Fetcher::state() {
+    State* found = state_.load();
+    if (found->owner == current_process()) return *found;
+    // The first use in a forked child: the connections of the parent are not this process's, and
+    // its locks may be held. They are left as they are.
+    auto made = std::make_unique<State>(settings_, limit_, std::make_shared<BodyMemory>());
+    if (state_.compare_exchange_strong(found, made.get())) return *made.release();
+    return *found;
+}
+
+void Fetcher::ask(const std::shared_ptr<Fetch>& fetch, std::vector<FetchRequest> requests) {
+    State& here = state();
+    const std::lock_guard<std::mutex> lock(here.mutex);
+    if (here.stop) throw std::runtime_error("it was closed, and its thread has not ended yet");
+    for (FetchRequest& request : requests) here.wanted.push_back({fetch, std::move(request)});
+    here.start();
+}
+
+void Fetcher::drop(const std::shared_ptr<Fetch>& fetch) {
+    State& here = state();
+    const std::lock_guard<std::mutex> lock(here.mutex);
+    fetch->over_ = true;
+    here.dropped = true;
+    const auto of_it = [&](const State::Wanted& one) { return one.fetch == fetch; };
+    here.wanted.erase(std::remove_if(here.wanted.begin(), here.wanted.end(), of_it),
+                      here.wanted.end());
+    if (here.running) here.wake_up();
+}
+
+void Fetcher::set_limit(int limit) { limit_ = limit; }
+
+bool Fetcher::waited() {
+    State& here = state();
+    const std::lock_guard<std::mutex> lock(here.mutex);
+    return std::exchange(here.waited, false);
+}
+
+bool Fetcher::paced() {
+    State& here = state();
+    const std::lock_guard<std::mutex> lock(here.mutex);
+    return here.paced;
+}
+
+bool Fetcher::running() {
+    State& here = state();
+    const std::lock_guard<std::mutex> lock(here.mutex);
+    return here.running;
+}
+
+int64_t Fetcher::connections() { return state().connections; }
+
+void Fetcher::close(double seconds) {
+    State& here = state();
+    std::unique_lock<std::mutex> lock(here.mutex);
+    if (!here.running) {
+        if (here.thread.joinable()) here.thread.join();
+        here.release();
+        return;
+    }
+    here.stop = true;
+    here.wake_up();
+    if (here.ended.wait_for(lock, std::chrono::duration<double>(seconds),
+                            [&] { return !here.running; })) {
+        here.stop = false;
+        here.thread.join();
+        return;
+    }
+    here.thread.detach();
+}
+
+}  // namespace fastload

@@ -1,0 +1,303 @@
+"""Objects fetched by the native core: what `Store` promises, by URLs signed by obstore."""
+
+from __future__ import annotations
+
+import gc
+import re
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchvision.transforms import v2
+
+import fastload
+from fastload import stores
+from fastload.errors import CancelledReadError
+from fastload.stores import base, objects, transfers
+from fastload.stores.base import ChangedError, Range, StoreError
+from fastload.stores.reads import Reads
+from tests import images
+from tests.objectserver import ObjectServer, etag
+from tests.waiting import LIMIT, wait_until
+
+if transfers.missing():
+    pytest.skip(f"{transfers.missing()}", allow_module_level=True)
+
+CROP = v2.Compose([v2.RandomResizedCrop(32), v2.RandomHorizontalFlip()])
+URL = "s3://bucket/x"
+
+
+@pytest.fixture(autouse=True)
+def by_the_core(monkeypatch: pytest.MonkeyPatch, server: ObjectServer) -> None:
+    monkeypatch.setenv("FASTLOAD_CLIENT", "libcurl")
+    stores.forget()
+
+
+def version(url: str = URL) -> int:
+    with stores.seen_kept():
+        stores.size_of(url)
+        return int(stores.versions_of([url])[0])
+
+
+def read(*wanted: Any, url: str = URL) -> bytes:
+    return stores.read_many([Range(url, *wanted)], by_tier=False)[0]
+
+
+def client() -> str:
+    return stores.by_whom(URL)
+
+
+def fetcher_of_the_store() -> Any:
+    store, _ = stores.store_of(URL)
+    assert isinstance(store, objects.ObjectStore)
+    assert store._transfers is not None
+    return store._transfers._fetcher
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("by", ["libcurl", "obstore"])
+@pytest.mark.parametrize("what", ["train", "tar", "blocks"])
+def test_the_samples_are_those_on_disk(
+    by: str, what: str, server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTLOAD_CLIENT", by)
+    stores.forget()
+    local = images.write_photo_folder(tmp_path / "data" / "train", classes=2, per_class=8)
+    for path in local.rglob("*.jpg"):
+        server.objects[f"bucket/train/{path.relative_to(local)}"] = path.read_bytes()
+    (tmp_path / "data" / "tar").mkdir()
+    (tmp_path / "data" / "tar" / "0.tar").write_bytes(images.shard_of(local))
+    server.objects["bucket/tar/0.tar"] = images.shard_of(local)
+    order = fastload.BlockShuffle(block=4, window=2) if what == "blocks" else fastload.Shuffle()
+    name = "train" if what == "train" else "tar"
+
+    def epochs(place: str) -> list[torch.Tensor]:
+        given: dict[str, Any] = {"order": order, "transform": CROP, "backend": "turbojpeg"}
+        with fastload.create_loader(f"{place}/{name}", 4, **given) as loader:
+            found = [column.clone() for _ in range(2) for batch in loader for column in batch]
+            if place.startswith("s3"):
+                words = str(loader.explain())
+                assert ("by libcurl/" in words) == (by == "libcurl")
+                assert ("by obstore " in words) == (by == "obstore")
+        return found
+
+    ours, theirs = epochs("s3://bucket"), epochs(str(tmp_path / "data"))
+    assert len(ours) == len(theirs) == 16
+    assert all(map(torch.equal, ours, theirs))
+
+
+# -- Whose bytes they are --------------------------------------------------------------------------
+
+DATA = bytes(range(256)) * 40
+FLIPPED = DATA[:5000] + bytes([DATA[5000] ^ 1]) + DATA[5001:]
+CHECKSUMS = {
+    "crc32": {"x-amz-checksum-crc32": "u847nQ==", "x-amz-checksum-type": "FULL_OBJECT"},
+    "sha256": {"x-amz-checksum-sha256": "6WdgqHdocXvOvP0l3cfUa028laSwAU3vCAwIU599kNA="},
+    "sha1": {"x-amz-checksum-sha1": "NoEumfLVkcURSnsJUZ6p19q6I4A="},
+    "md5": {"Content-MD5": "w80m4H5VXAEW2yN/vAbZnA=="},
+    "google": {"x-goog-hash": "crc32c=AAAAAA==,md5=w80m4H5VXAEW2yN/vAbZnA=="},
+}
+"""Of DATA: by `openssl dgst -binary | base64`, and of CRC-32 by `gzip` (its trailer)."""
+
+
+@pytest.mark.parametrize("kind", CHECKSUMS)
+def test_a_bit_flipped_under_the_right_etag(kind: str, server: ObjectServer) -> None:
+    server.objects["bucket/x"] = DATA
+    server.more["bucket/x"] = CHECKSUMS[kind]
+    wanted = version()
+    assert read(0, None, wanted) == DATA
+    server.etags["bucket/x"] = etag(DATA)
+    server.objects["bucket/x"] = FLIPPED
+    with pytest.raises(StoreError, match=r"s3://bucket/x: .* do not have the .*tried 5 times"):
+        read(0, None, wanted)
+    assert read(4999, 3, wanted) == FLIPPED[4999:5002], "of a part it is not known"
+
+
+@pytest.mark.parametrize(
+    "checksums",
+    [
+        {"x-amz-checksum-crc32": "AAAAAA==-2"},
+        {"x-amz-checksum-crc32": "AAAAAA==", "x-amz-checksum-type": "COMPOSITE"},
+        {"x-amz-checksum-crc64nvme": "AAAAAAAAAAA="},
+        {"x-goog-hash": "crc32c=AAAAAA=="},
+    ],
+)
+def test_checksums_that_say_nothing_of_the_bytes(
+    checksums: dict[str, str], server: ObjectServer
+) -> None:
+    server.objects["bucket/x"] = DATA
+    server.more["bucket/x"] = checksums
+    assert read(0, None, version()) == DATA
+
+
+def test_an_object_that_was_replaced(server: ObjectServer) -> None:
+    server.objects["bucket/x"] = DATA
+    wanted = version()
+    server.objects["bucket/x"] = FLIPPED
+    for part in ((0, None), (5, 10)):
+        with pytest.raises(ChangedError, match=r"s3://bucket/x: this object has changed"):
+            read(*part, wanted)
+    assert len(server.reads_of("bucket/x")) == 2
+
+
+def test_an_answer_without_a_length(server: ObjectServer) -> None:
+    server.objects["bucket/x"] = DATA
+    server.more["bucket/x"] = {"Content-Length": "1"}
+    with pytest.raises(StoreError, match=r"header of the answer makes no sense; tried 5 times"):
+        read(0, None)
+
+
+# -- When it is asked for again --------------------------------------------------------------------
+
+
+@pytest.mark.whole
+def test_slow_ones_are_asked_for_twice(server: ObjectServer) -> None:
+    server.objects["bucket/x"] = DATA
+    store, _ = stores.store_of(URL)
+    for _ in range(10):
+        stores.read_many([Range(f"{URL}", row * 3000, 1) for row in range(3)] * 10, by_tier=False)
+    for row in range(100):
+        server.objects[f"bucket/{row}"] = DATA
+    stores.read_many([Range(f"s3://bucket/{row}") for row in range(100)], by_tier=False)
+    server.faults["bucket/7"] = ["mute"]
+    wanted = [Range(f"s3://bucket/{row}") for row in range(100)]
+    assert stores.read_many(wanted, by_tier=False) == [DATA] * 100
+    assert len(server.reads_of("bucket/7")) == 3
+    assert store.flight.asked_twice >= 1
+
+
+@pytest.mark.whole
+def test_a_store_that_asks_to_wait_is_waited_for(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Till the time in which attempts begin is over; without it there were five of them."""
+    monkeypatch.setattr(base, "_LAST_ATTEMPT", 1.0)
+    server.objects["bucket/x"] = DATA
+    server.faults["bucket/x"] = ["503"] * 9
+    server.retry_after = "3600"
+    with pytest.raises(StoreError, match=r"status code: 503; tried 2 times\. The store refuses"):
+        read()
+
+
+@pytest.mark.parametrize(
+    ("said", "least", "most"),
+    [
+        ("7", 7, 7),
+        ("", 0, 0),
+        ("soon", 0, 0),
+        ("-3", 0, 0),
+        ("\u0663", 0, 0),
+        ("Sun, 22 Nov 2020 10:00:00 GMT", 0, 0),
+        ("Wed, 22 Nov 2090 10:00:00 GMT", 1e9, 3e9),
+    ],
+)
+def test_how_long_a_store_asks_to_wait(said: str, least: float, most: float) -> None:
+    assert least <= transfers._seconds_of(said) <= most
+
+
+def test_one_that_fails_ends_the_others(server: ObjectServer) -> None:
+    server.objects |= {f"bucket/{row}": DATA for row in range(3)}
+    server.faults["bucket/1"] = ["mute"]
+    with pytest.raises(FileNotFoundError, match=r"no such object .*s3://bucket/gone"):
+        stores.read_many([Range(f"s3://bucket/{name}") for name in (0, 1, "gone")], by_tier=False)
+    assert stores.read_many([Range("s3://bucket/1")], by_tier=False) == [DATA]
+
+
+def test_reads_that_are_ended(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is under way any more, either."""
+    for name in ("_SILENCE", "_ANSWER"):
+        monkeypatch.setattr(objects, name, timedelta(seconds=100_000))
+    stores.forget()
+    server.objects["bucket/x"] = DATA
+    server.faults["bucket/x"] = ["mute"]
+    reads, errors = Reads("over"), list[BaseException]()
+
+    def wait() -> None:
+        try:
+            with reads.here():
+                read()
+        except CancelledReadError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_until(lambda: bool(server.reads_of("bucket/x")))
+    reads.end()
+    thread.join(LIMIT)
+    assert [str(error) for error in errors] == ["over"]
+    fetcher = fetcher_of_the_store()
+    wait_until(lambda: not fetcher.running)
+
+
+# -- Who fetches -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"AWS_PROXY_URL": "http://127.0.0.1:1"}, "AWS_PROXY_URL is set"),
+        ({"FASTLOAD_CLIENT": "obstore"}, "by obstore "),
+    ],
+)
+def test_what_libcurl_is_not_given_is_left_to_obstore(
+    setting: dict[str, str],
+    words: str,
+    server: ObjectServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in setting.items():
+        monkeypatch.setenv(name, value)
+    stores.forget()
+    assert words in client()
+    assert "libcurl/" not in client()
+
+
+def test_another_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTLOAD_CLIENT", "wget")
+    stores.forget()
+    with pytest.raises(fastload.errors.SourceError, match=r"FASTLOAD_CLIENT='wget': libcurl or"):
+        stores.store_of(URL)
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY"])
+def test_a_proxy_of_the_environment(
+    name: str, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked for the whole URL."""
+    monkeypatch.setenv(name, server.url)
+    for other in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store.invalid:9000")
+    stores.forget()
+    server.objects["bucket/x"] = DATA
+    assert read() == DATA
+    assert "libcurl/" in client()
+
+
+def test_signatures_are_of_the_keys_that_are_set(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_SKIP_SIGNATURE")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAKEY")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
+    stores.forget()
+    server.objects["bucket/x"] = DATA
+    assert read() == DATA
+    assert re.search(r"Credential=AKIAKEY/.*X-Amz-Expires=900&.*Signature=", server.signed[-1])
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    stores.forget()
+    assert read() == DATA
+    assert server.signed[-1] == ""
+
+
+def test_the_thread_goes_with_the_store(server: ObjectServer) -> None:
+    server.objects["bucket/x"] = DATA
+    assert read() == DATA
+    fetcher = fetcher_of_the_store()
+    assert fetcher.running
+    stores.forget()
+    gc.collect()
+    assert not fetcher.running
