@@ -242,6 +242,7 @@ def test_a_backend_imports_no_other_backend() -> None:
         "rows",
         "tolerance",
         "objects",
+        "own_numbers",
         "streamed",
         "submitted",
     )  # what they share

@@ -13,7 +13,7 @@ import pickle
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,9 @@ from fastload.sources.base import Source
 from fastload.sources.columns import ImageColumn
 from fastload.sources.places import place_in, refuse_place
 from fastload.sources.ragged import Ragged, concatenated
+
+if TYPE_CHECKING:
+    from fastload.backends.own_numbers import OwnNumbers
 
 Layout = Literal["tuple", "dict", "single"]
 
@@ -90,12 +93,19 @@ class ObjectReader:
         self._place = _place_of_image(source)
         self._as_dataloader = as_dataloader and bool(source.objects) and not recipe.placement
 
-    def batch(self, draws: Draws, allocate: BufferAllocator | None = None) -> HostBatch:
+    def batch(
+        self,
+        draws: Draws,
+        allocate: BufferAllocator | None = None,
+        *,
+        numbers: OwnNumbers | None = None,
+    ) -> HostBatch:
         """Failed rows hold copies of a good one until they are replaced; if none could be read
-        there are no columns."""
+        there are no columns. `numbers`: of the calling thread, in place of the generators of the
+        process, which are not touched then."""
         if not len(draws):
             return self._without_samples(draws)
-        items, good_rows, failures = self._items(draws)
+        items, good_rows, failures = self._items(draws, numbers)
         if not good_rows:
             return HostBatch({}, failures)
         if self._recipe.moves_pixels:
@@ -198,7 +208,9 @@ class ObjectReader:
                 )
         return rows
 
-    def _items(self, draws: Draws) -> tuple[Any, list[int], list[Failure]]:
+    def _items(
+        self, draws: Draws, numbers: OwnNumbers | None
+    ) -> tuple[Any, list[int], list[Failure]]:
         """The samples that could be made, their rows, and the failures of the others.
 
         Where a data set makes them together, they are what it gives: a list of samples, or whatever
@@ -211,11 +223,13 @@ class ObjectReader:
         # 63 bits: a data set may put torch.initial_seed() into a tensor of int64.
         seeds = draws.integers(Stream.OPAQUE) >> np.uint64(1)
         together: Exception | None = None
-        with preserved_random_state():  # with num_workers=0 this is the trainer's own process
+        seeded = seed_generators if numbers is None else numbers.generator.manual_seed
+        # With num_workers=0 this is the trainer's own process.
+        with preserved_random_state() if numbers is None else numbers:
             for column in (
                 self.source.objects.values() if self._recipe.opaque is None and len(draws) else ()
             ):
-                seed_generators(int(seeds[0]))
+                seeded(int(seeds[0]))
                 try:
                     batch = column.items(draws.indices if draws.keys is None else draws.keys)
                 except Exception as error:
@@ -228,7 +242,7 @@ class ObjectReader:
             for row, index in enumerate(
                 draws.indices.tolist() if draws.keys is None else draws.keys
             ):
-                seed_generators(int(seeds[row]))
+                seeded(int(seeds[row]))
                 try:
                     items.append(self._item(index))
                     good_rows.append(row)
@@ -236,6 +250,8 @@ class ObjectReader:
                     failures.append(Failure(row, error))
                 except Exception as error:  # Whatever the user's code raises.
                     failures.append(Failure(row, self._explained(index, error)))
+        if numbers is not None and numbers.refused is not None:
+            raise numbers.refused
         if together is not None and not failures:
             raise together
         return items, good_rows, failures

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from pickle import PicklingError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from fastload.arguments import flag
 from fastload.backends.base import (
     DEFAULT_PREFETCH,
     HOST_TRAITS,
@@ -60,6 +61,10 @@ from fastload.files import DecodeSettings
 from fastload.machine import usable_cores
 from fastload.sources.sharing import free_shared_memory, share
 
+if TYPE_CHECKING:
+    from fastload.backends.own_numbers import OwnNumbers
+    from fastload.backends.torch_workers_threads import ThreadWorkers
+
 logger = logging.getLogger("fastload")
 
 _MORE_ROOM = "Give the container more (docker run --shm-size=8g, or --ipc=host)"
@@ -81,6 +86,17 @@ class TorchOptions(BackendOptions):
     process group over several machines."""
     worker_timeout: float = 0.0
     """Give up on a batch after this long [seconds]; 0: wait as long as the workers live."""
+    threads: bool | None = None
+    """Whether workers are threads, which is for Pythons without the GIL (3.14t). None: where the
+    GIL is off and only code of torchvision and of fastload runs. True: your dataset and functions
+    are safe in several threads, too, and draw random numbers with torch's functions alone, which
+    have a generator in each thread. (Python's `random` and numpy's are of the whole process; where
+    they are seen in the code, that is a ConfigurationError.) False: processes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.threads is not None:
+            object.__setattr__(self, "threads", flag("threads", self.threads))
 
 
 class TorchBackend:
@@ -115,8 +131,42 @@ class TorchBackend:
         self._requests = _Requests(self._workers)
         self._batches: Batches | None = None
         self._reader = _reader_for(context, options.decode_settings, options.decoder)
+        self._threads, self._why = self._threads_for(context, options)
+
+    def _threads_for(
+        self, context: Context, options: TorchOptions
+    ) -> tuple[ThreadWorkers | None, str]:
+        """Threads that make the batches, or None, and why. Raises ConfigurationError."""
+        off = not getattr(sys, "_is_gil_enabled", lambda: True)()
+        if not self._workers or options.threads is False or not (off or options.threads):
+            return None, ""
+        from fastload.backends.torch_workers_threads import (
+            ThreadWorkers,
+            check_threads,
+            why_processes,
+        )
+
+        asked = context.source, context.recipe, context.collate_fn, context.workers.init
+        if options.threads:
+            check_threads(*asked)
+        elif options.multiprocessing_context or context.workers.start_method:
+            return None, "multiprocessing_context is given"
+        elif why := why_processes(*asked):
+            return None, f"{why} (threads=True says that all of it is)"
+        timeout = options.worker_timeout or context.workers.timeout
+        return ThreadWorkers(self._workers, self._batch_in_thread, timeout), ""
+
+    def _batch_in_thread(self, draws: Draws, numbers: OwnNumbers) -> HostBatch:
+        reader = self._reader
+        return (
+            reader.batch(draws, numbers=numbers)
+            if isinstance(reader, ObjectReader)
+            else reader.batch(draws)
+        )
 
     def start(self, draws: Draws) -> Work:
+        if self._threads is not None:
+            return self._threads.start(draws)
         if not self._workers:
             return MadeHere(partial(self._reader.batch, draws))
         request = _Request(draws)
@@ -127,6 +177,8 @@ class TorchBackend:
         return StartedWork(partial(self.answer, request), partial(self.drop, request))
 
     def close(self) -> None:
+        if self._threads is not None:
+            self._threads.close()
         batches, self._batches = self._batches, None
         self._requests = _Requests(self._workers)
         if batches is not None:
@@ -156,7 +208,9 @@ class TorchBackend:
     def explain(self) -> Mapping[str, str]:
         chosen = "as asked" if self._context.num_workers is not None else "one for each usable core"
         flight = f"{counted(self._prefetch, 'batch')} in flight for each"
-        rows = {"torch": f"{counted(self._workers, 'worker process')} ({chosen}), {flight}"}
+        kind = "worker process" if self._threads is None else "worker thread"
+        words = f"{counted(self._workers, kind)} ({chosen}), {flight}"
+        rows = {"torch": f"{words}; no threads, as {self._why}" if self._why else words}
         if not self._workers:
             rows = {"torch": "batches are assembled in the calling thread (num_workers=0)"}
         if self._context.source.encoded:

@@ -98,10 +98,10 @@ class ReaderPool(ThreadPoolExecutor):
         task = partial(function, *arguments, **options)
         return super().submit(copy_context().run, _within, reads, task)
 
-    def give_up(self) -> None:
+    def give_up(self, *, wait: bool = True) -> None:
         """Drop the tasks that have not started, end the reads of the others, and wait for them."""
         self._reads.end()
-        self.shutdown(wait=True, cancel_futures=True)
+        self.shutdown(wait=wait, cancel_futures=True)
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         if error_type is None:

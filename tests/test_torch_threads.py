@@ -1,0 +1,351 @@
+"""Threads in place of the torch backend's worker processes, and the random numbers that each has
+for itself."""
+
+from __future__ import annotations
+
+import functools
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import randint
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+from torchvision.transforms import v2
+
+import fastload
+from fastload.backends import torch_workers_threads
+from fastload.backends.own_numbers import (
+    _LIKE,
+    WITH_GENERATOR,
+    WITHOUT,
+    OwnNumbers,
+    global_numbers_in,
+)
+from fastload.backends.torch_workers import TorchOptions
+from fastload.errors import ConfigurationError, SampleError, WorkerError
+from tests.images import write_photo_folder
+
+
+@pytest.fixture(scope="module")
+def class_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_photo_folder(tmp_path_factory.mktemp("photos"))
+
+
+class Noisy(Dataset[Any]):
+    """Samples of an image and numbers that are drawn."""
+
+    def __init__(self, draw: Callable[[], Any] = lambda: torch.rand(3)) -> None:
+        self.draw = draw
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((3, 8, 8), index / 16), self.draw()
+
+
+def batches(source: Any, *, transform: Any = None, num_workers: int, **options: Any) -> Any:
+    given = TorchOptions(**options)
+    with fastload.create_loader(
+        source,
+        4,
+        shuffle=True,
+        seed=5,
+        transform=transform,
+        backend="torch",
+        num_workers=num_workers,
+        options=given,
+    ) as loader:
+        return [batch for _ in range(2) for batch in loader], loader.explain()
+
+
+def test_threads_make_the_samples_of_processes_and_leave_the_global_generators_alone() -> None:
+    alone, _ = batches(Noisy(), num_workers=0)
+    before = torch.random.get_rng_state(), random.getstate()
+    threaded, words = batches(Noisy(), num_workers=3, threads=True)
+    assert torch.equal(torch.random.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert "3 worker threads" in str(words)
+    for mine, theirs in zip(threaded, alone, strict=True):
+        assert all(map(torch.equal, mine, theirs))
+    assert len({float(number) for _, numbers in threaded for number in numbers[:, 0]}) == 24
+
+
+def test_transforms_of_torchvision_draw_the_same_in_threads(class_folder: Path) -> None:
+    transform = v2.Compose(
+        [
+            v2.Resize((24, 24)),
+            v2.RandomApply([v2.ColorJitter(0.5, 0.5, 0.5, 0.2)], 0.7),
+            lambda image: image,  # so that all of it runs as it was written
+            v2.AugMix(),
+            v2.RandomPerspective(0.5, p=0.9),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.GaussianNoise(),
+            v2.RandomErasing(1.0, value="random"),
+            lambda image: image,
+        ]
+    )
+    alone, _ = batches(class_folder, transform=transform, num_workers=0)
+    threaded, _ = batches(class_folder, transform=transform, num_workers=2, threads=True)
+    for mine, theirs in zip(threaded, alone, strict=True):
+        assert all(map(torch.equal, mine, theirs))
+
+
+def test_every_function_of_torch_that_draws_is_known() -> None:
+    """By the schemas of torch's operators: those with a generator, and those that torch marks."""
+    drawing = set()
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        if space != "aten" or packet.endswith("_backward"):
+            continue
+        op = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
+        if op is None:
+            continue
+        takes = any(argument.name == "generator" for argument in op._schema.arguments)
+        if takes or torch.Tag.nondeterministic_seeded in op.tags:
+            drawing.add(packet)
+    # Attention is called by one name; the fused ones are for GPUs, which workers have no part in.
+    drawing = {name for name in drawing if not name.startswith(("_", "miopen", "cudnn"))}
+    # Operators that have no function of this name in Python: methods and functions call others.
+    drawing = {name for name in drawing if hasattr(torch.Tensor, name) or hasattr(torch, name)}
+    drawing.discard("random")  # torch.random is a module
+    missing = drawing - WITH_GENERATOR - WITHOUT - _LIKE.keys()
+    assert not missing, sorted(missing)
+
+
+LIKE = torch.zeros(5)
+DRAWS: dict[str, Callable[[], torch.Tensor]] = {
+    "bernoulli": lambda: torch.bernoulli(LIKE + 0.5),
+    "bernoulli_": lambda: torch.empty(50).bernoulli_(0.5),
+    "binomial": lambda: torch.binomial(LIKE + 9, LIKE + 0.5),
+    "cauchy_": lambda: torch.empty(5).cauchy_(),
+    "exponential_": lambda: torch.empty(5).exponential_(),
+    "geometric_": lambda: torch.empty(5).geometric_(0.1),
+    "log_normal_": lambda: torch.empty(5).log_normal_(),
+    "multinomial": lambda: torch.multinomial(LIKE + 1, 3),
+    "normal": lambda: torch.normal(LIKE, LIKE + 1),
+    "normal_": lambda: torch.empty(5).normal_(),
+    "poisson": lambda: torch.poisson(LIKE + 9),
+    "rand": lambda: torch.rand(2, 3),
+    "rand_like": lambda: torch.rand_like(LIKE),
+    "randint": lambda: torch.randint(1000, (5,)),
+    "randint_like": lambda: torch.randint_like(LIKE, 3, 1000),
+    "randint_like_high": lambda: torch.randint_like(LIKE, high=1000),
+    "randn": lambda: torch.randn(17),
+    "randn_like": lambda: torch.randn_like(torch.zeros(5, dtype=torch.uint8), dtype=torch.float32),
+    "random_": lambda: torch.empty(5).random_(3, 1000),
+    "randperm": lambda: torch.randperm(9),
+    "svd_lowrank": lambda: torch.svd_lowrank(torch.arange(64.0).reshape(8, 8), 2)[0],
+    "uniform_": lambda: torch.empty(5).uniform_(2, 3),
+    "_sample_dirichlet": lambda: torch._sample_dirichlet(LIKE + 1),
+    "_standard_gamma": lambda: torch._standard_gamma(LIKE + 1),
+}
+
+
+@pytest.mark.parametrize("name", sorted(DRAWS))
+def test_own_numbers_are_those_of_the_global_generator_after_the_same_seed(name: str) -> None:
+    draw = DRAWS[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(11)
+        wanted = [draw(), draw()]
+        torch.manual_seed(12)
+        before = torch.random.get_rng_state()
+        numbers = OwnNumbers()
+        numbers.generator.manual_seed(11)
+        with numbers:
+            assert all(map(torch.equal, [draw(), draw()], wanted))
+        assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_all_that_take_a_generator_are_tried() -> None:
+    assert WITH_GENERATOR | _LIKE.keys() <= DRAWS.keys()
+
+
+def test_a_generator_that_the_code_gives_is_used() -> None:
+    given = torch.Generator().manual_seed(3)
+    wanted = torch.rand(4, generator=torch.Generator().manual_seed(3))
+    with OwnNumbers():
+        assert torch.equal(torch.rand(4, generator=given), wanted)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: F.dropout(LIKE),
+        lambda: torch.dropout(LIKE, 0.5, True),
+        lambda: F.gumbel_softmax(LIKE),
+        lambda: torch.nn.init.kaiming_uniform_(torch.empty(3, 3)),
+        lambda: torch.nn.Dropout()(LIKE),
+        lambda: F.feature_alpha_dropout(LIKE.reshape(1, 5)),
+    ],
+)
+def test_what_cannot_be_given_a_generator_is_refused(draw: Callable[[], Any]) -> None:
+    with OwnNumbers(), pytest.raises(ConfigurationError, match="threads=False"):
+        draw()
+
+
+def test_what_draws_nothing_is_left_alone() -> None:
+    with OwnNumbers():
+        image = F.interpolate(torch.ones(1, 3, 4, 4), size=(2, 2), mode="bilinear", antialias=True)
+        assert torch.equal(F.pad(image, (1, 1)).sum(), torch.tensor(12.0))
+
+
+def test_each_thread_has_its_own() -> None:
+    meet = threading.Barrier(2)
+
+    def draw(seed: int) -> list[float]:
+        numbers, drawn = OwnNumbers(), []
+        numbers.generator.manual_seed(seed)
+        with numbers:
+            for _ in range(20):
+                meet.wait(30)
+                drawn.append(float(torch.rand(())))
+        return drawn
+
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(draw, (1, 2)))
+    for seed, drawn in zip((1, 2), both, strict=True):
+        generator = torch.Generator().manual_seed(seed)
+        assert drawn == [float(torch.rand((), generator=generator)) for _ in range(20)]
+
+
+def test_a_refusal_that_the_users_code_catches_is_raised_all_the_same() -> None:
+    def catches() -> torch.Tensor:
+        try:
+            return F.dropout(torch.ones(3))
+        except Exception:
+            return torch.zeros(3)
+
+    with pytest.raises(ConfigurationError, match="dropout"):
+        batches(Noisy(catches), num_workers=2, threads=True)
+
+
+def helper() -> int:
+    return random.randrange(3)
+
+
+class Drawing:
+    def __call__(self, image: Any) -> Any:
+        return image * np.random.rand()
+
+
+class Seeded:
+    def __call__(self, image: Any) -> Any:
+        torch.manual_seed(3)
+        return image
+
+
+class Own:
+    """Has a generator of its own."""
+
+    def __init__(self) -> None:
+        self.numbers = np.random.default_rng(0)
+
+    def __call__(self, image: Any) -> Any:
+        return image * self.numbers.random() * np.random.default_rng(1).random()
+
+
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        (lambda image: random.random(), "random in"),
+        (lambda image: randint(0, 3), "randint in"),
+        (lambda image: helper(), "random in"),
+        (lambda image: [random.random() for _ in image], "random in"),
+        (functools.partial(lambda a, image: helper(), 3), "random in"),
+        (Drawing(), "np.random in Drawing.__call__"),
+        (v2.Compose([v2.RandomCrop(3), Drawing()]), "np.random in Drawing.__call__"),
+        (v2.Lambda(lambda image: np.random.rand()), "np.random in"),
+        (Seeded(), "torch.manual_seed in Seeded.__call__"),
+        (random.shuffle, "random.shuffle"),
+        (np.random.rand, "numpy.random.rand"),
+        (Noisy(lambda: random.random()), "random in"),
+        (Own(), ""),
+        (v2.RandomCrop(3), ""),
+        (lambda image: torch.rand(3), ""),
+        (Noisy(), ""),
+    ],
+)
+def test_code_that_uses_a_global_generator_is_seen(thing: Any, words: str) -> None:
+    found = global_numbers_in([thing])
+    assert found.startswith(words) if words else not found
+
+
+def test_threads_are_refused_for_what_they_cannot_do() -> None:
+    with pytest.raises(ConfigurationError, match="threads: random in"):
+        batches(Noisy(lambda: random.random()), num_workers=2, threads=True)
+    with pytest.raises(ConfigurationError, match="threads: worker_init_fn"):
+        fastload.create_loader(
+            Noisy(),
+            4,
+            backend="torch",
+            num_workers=2,
+            worker_init_fn=print,
+            options=TorchOptions(threads=True),
+        )
+    with pytest.raises(ConfigurationError, match="threads"):
+        TorchOptions(threads="yes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("transform", "words"),
+    [
+        (v2.RandomPerspective(), "2 worker threads"),
+        (v2.Compose([v2.RandomChoice([v2.AugMix(), v2.RandomCrop(8)])]), "2 worker threads"),
+        (lambda image: image, "no threads, as <lambda>"),
+        (v2.Lambda(lambda image: image), "no threads, as Lambda"),
+        (v2.Compose([v2.RandomCrop(8), Own()]), "no threads, as Own"),
+    ],
+)
+def test_without_the_gil_known_code_runs_in_threads(
+    class_folder: Path, transform: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
+    assert torch_workers_threads.gil_is_off()
+    with fastload.create_loader(
+        class_folder, 4, transform=transform, backend="torch", num_workers=2
+    ) as loader:
+        assert words in str(loader.explain())
+
+
+def test_a_datasets_code_runs_in_processes_unless_its_author_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
+    with fastload.create_loader(Noisy(), 4, backend="torch", num_workers=2) as loader:
+        assert "Noisy makes the samples" in str(loader.explain())
+
+
+def test_what_a_sample_raises_in_a_thread_is_the_samples_error() -> None:
+    def fails() -> Any:
+        raise ValueError("broken")
+
+    with pytest.raises((SampleError, ValueError), match="broken"):
+        batches(Noisy(fails), num_workers=2, threads=True)
+
+
+def test_a_thread_that_is_late_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_workers_threads, "_PATIENCE", 0.05)
+    enough = threading.Event()
+
+    def waits() -> Any:
+        while not enough.is_set():
+            time.sleep(0.01)
+        return 0
+
+    try:
+        with pytest.raises(WorkerError, match=r"0\.1 seconds"):
+            batches(Noisy(waits), num_workers=1, threads=True, worker_timeout=0.1)
+    finally:
+        enough.set()
+    assert not [one for one in threading.enumerate() if one.name.startswith("fastload-torch")]
