@@ -114,7 +114,7 @@ def processor_seconds() -> float:
 def turn(data: Samples, batch_size: int, workers: int, threads: bool) -> tuple[float, float]:
     """(seconds of the epochs that count, of the processor in all)."""
     options = TorchOptions(threads=threads, multiprocessing_context=None if threads else "fork")
-    begun = processor_seconds()
+    before = processor_seconds()
     with fastload.create_loader(
         data, batch_size, shuffle=True, backend="torch", num_workers=workers, options=options
     ) as loader:
@@ -125,7 +125,7 @@ def turn(data: Samples, batch_size: int, workers: int, threads: bool) -> tuple[f
             for _ in loader:
                 pass
         seconds = time.perf_counter() - start
-    return seconds, processor_seconds() - begun
+    return seconds, processor_seconds() - before
 
 
 def main() -> None:
