@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 _FETCHED = "https://unpkg.com/iframe-worker/shim"
 """What the offline plugin's pages load so that the search works in pages opened as files."""
 
+_OUTPUT = re.compile(r"<!-- output[^>]*-->\n```text\n")
 
-def on_post_page(output: str, **_: Any) -> str:
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """What a block printed (scripts/page_outputs.py) looks other than code: see wide.css."""
+    return _OUTPUT.sub("``` { .text .output }\n", markdown)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
     """With a script of the manual's own in its place, the search needs no network."""
-    return output.replace(_FETCHED, "search-in-files.js")
+    return output.replace(_FETCHED, "../" * page.url.count("/") + "search-in-files.js")
 
 
 def on_post_template(output_content: str, **_: Any) -> str:

@@ -1,16 +1,24 @@
-"""The docstrings of public names say what the reference shows: every parameter, and the errors."""
+"""The reference has every public name, with an example; docstrings say what it shows: every
+parameter, and the errors."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import re
+import runpy
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
+
+import fastload
 
 MODULES = (
     "fastload",
@@ -131,3 +139,69 @@ def test_parameters_are_described_one_by_one() -> None:
         """
 
     assert described(thing) == ["size, fill", "shape"]
+
+
+# -- The pages of the reference --------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[1]
+SCRIPT: Any = SimpleNamespace(**runpy.run_path(str(ROOT / "scripts" / "reference_pages.py")))
+PAGES: list[Path] = [SCRIPT.REFERENCE / f"{stem}.md" for stem in SCRIPT.PAGES]
+
+
+def test_the_reference_has_every_public_name_once() -> None:
+    found = Counter(name for page in PAGES for name in SCRIPT.documented(page))
+    assert [name for name, count in found.items() if count > 1] == []
+    wanted = {f"{module}.{name}" for module in MODULES for name in import_module(module).__all__}
+    wanted |= {f"{module}.{name}" for module, names in OTHERS.items() for name in names}
+    errors = {name for name, one in vars(fastload.errors).items() if _is_error(one)}
+    wanted |= {f"fastload.errors.{name}" for name in errors}
+    # Four errors are in `fastload`, too.
+    wanted -= {"fastload.__version__", *(f"fastload.{name}" for name in errors)}
+    assert wanted - {*found} == set()
+    assert sorted(path.stem for path in SCRIPT.REFERENCE.glob("*.md")) == sorted(
+        [*SCRIPT.PAGES, SCRIPT.COMMANDS.stem]
+    )
+    assert [name for name in found if not SCRIPT.summary(name)] == []
+
+
+def _is_error(thing: object) -> bool:
+    return inspect.isclass(thing) and issubclass(thing, fastload.errors.FastloadError)
+
+
+def test_options_of_all_backends_are_in_the_reference() -> None:
+    classes = [
+        ".".join([*path.relative_to(ROOT).with_suffix("").parts, found])
+        for path in sorted((ROOT / "fastload" / "backends").rglob("*.py"))
+        for found in re.findall(r"^class (\w+)\(BackendOptions\)", path.read_text(), re.MULTILINE)
+    ]
+    assert len(classes) >= 4
+    assert {*classes} <= {f"{module}.{name}" for module, names in OTHERS.items() for name in names}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_name_of_the_reference_has_an_example_on_its_page(page: Path) -> None:
+    code = [
+        block["code"]
+        for block in re.finditer(
+            r"(?ms)^```python\n(?P<code>.*?)^```\n\n<!-- output", page.read_text()
+        )
+    ]
+    names = [name.rpartition(".")[2] for name in SCRIPT.documented(page)]
+    lacking = [name for name in names if not re.search(rf"\b{name}\b", "\n".join(code))]
+    assert lacking == (NOT_BY_A_USER if page.stem == "extending" else [])
+
+
+NOT_BY_A_USER = ["GeometryOperation", "Backend", "Context", "Work", "HostBatch"]
+"""Classes for those who write a backend or a warp: tests/test_third_party_backend.py and
+tests/test_recipe_register.py have them."""
+
+
+def test_the_list_of_names_is_what_the_script_makes() -> None:
+    text = SCRIPT.API.read_text()
+    assert SCRIPT.api(text) == text, "run python scripts/reference_pages.py"
+
+
+def test_the_commands_are_what_the_script_makes() -> None:
+    text = SCRIPT.COMMANDS.read_text()
+    assert SCRIPT.commands() == text, "run python scripts/reference_pages.py"
+    assert len(re.findall(r"(?m)^## fastload ", text)) >= 15
