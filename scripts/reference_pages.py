@@ -106,7 +106,7 @@ def commands() -> str:
 
     sections = _sections(typer.main.get_command(app), "fastload")
     return (
-        "# Commands\n\n<!-- figures: defaults of options -->\n\n"
+        "# Commands\n\n"
         "Written by `scripts/reference_pages.py` from what `fastload COMMAND --help` says. "
         "`python -m fastload` is the same command.\n\n" + "\n\n".join(sections) + "\n"
     )
@@ -120,7 +120,8 @@ def _sections(command: Any, name: str) -> list[str]:
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name != "argument"]
     usage = " ".join([name, *map(_argument, arguments), "[OPTIONS]"])
-    parts = [f"## {name}", f"```text\n{usage}\n```", _prose(command.help or "")]
+    parts = [f"## {name}", "<!-- figures: settings of a command -->", f"```text\n{usage}\n```"]
+    parts.append(_prose(command.help or ""))
     for each in arguments:
         parts.append(f"`{_argument(each)}`: {_prose(each.help or '')}")
     groups: dict[str, list[str]] = {}

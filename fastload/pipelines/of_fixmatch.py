@@ -31,8 +31,9 @@ def fixmatch(
     normalised. A batch holds a list of two (B, 3, H, W) tensors.
 
     Args:
-        mean, std: of the pixels, 0..1, by channel. The original's of CIFAR-100 are (0.5071, 0.4867,
-            0.4408) and (0.2675, 0.2565, 0.2761).
+        mean: of the pixels, 0..1, by channel. The original's of CIFAR-100 is (0.5071, 0.4867,
+            0.4408).
+        std: their deviation; of CIFAR-100 (0.2675, 0.2565, 0.2761).
         size: of a view [pixels]; the original has images of 32 and views of 32.
         n: how many of the 14 operations the strong view goes through, each with probability 0.5.
         m: below this, and from 1 on, is their magnitude, a whole number; 10 is full strength.
@@ -49,8 +50,16 @@ def fixmatch(
 def fixmatch_labeled(
     mean: Floats = CIFAR10_MEAN, std: Floats = CIFAR10_STD, *, size: int = 32
 ) -> v2.Compose:
-    """The transform of the images that have labels: the weak view alone. Arguments and errors as of
-    `fixmatch`."""
+    """The transform of the images that have labels: the weak view alone.
+
+    Args:
+        mean: of the pixels, 0..1, by channel.
+        std: their deviation.
+        size: of the image [pixels].
+
+    Raises:
+        ConfigurationError: as of `fixmatch`.
+    """
     return v2.Compose([*_moved(size), *to_floats(mean, std)])
 
 

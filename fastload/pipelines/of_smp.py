@@ -22,6 +22,9 @@ def smp_camvid(size: int = 320) -> Any:
     Images are mirrored, scaled and shifted with black around them, cut, and changed in colour,
     sharpness and noise.
 
+    Args:
+        size: of the crop [pixels].
+
     Raises:
         BackendUnavailableError: albumentations is not installed.
         ConfigurationError: the size is below 1.
@@ -54,6 +57,10 @@ def smp_camvid(size: int = 320) -> Any:
 def smp_camvid_eval(min_height: int = 384, min_width: int = 480) -> Any:
     """An `albumentations.Compose` for evaluation: images and masks are padded to these sides
     [pixels], which are multiples of 32, as the example's model needs them; larger ones stay.
+
+    Args:
+        min_height: of the padded image [pixels].
+        min_width: likewise.
 
     Raises:
         BackendUnavailableError: albumentations is not installed.
