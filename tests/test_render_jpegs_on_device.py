@@ -19,6 +19,9 @@ import torch
 
 from fastload import native
 from fastload.errors import BackendUnavailableError
+from fastload.geometry import Geometry, Resampling, View
+from fastload.native.pool import NativePool
+from fastload.native.seek import SeekIndex
 from fastload.render import nvrtc
 from fastload.render.jpegs_on_device import (
     MEMORY,
@@ -27,6 +30,7 @@ from fastload.render.jpegs_on_device import (
     DeviceDecoder,
     Left,
     driver_launch,
+    planned_rows,
 )
 from tests import images, jpegs
 from tests.simulated_gpu import GPU, LazyGpu
@@ -52,21 +56,32 @@ def noted(path: Path, files: Sequence[bytes]) -> Any:
 
 
 def planned(
-    files: Sequence[bytes], boxes: Sequence[Box], index: Any, memory: int = MEMORY, **options: Any
+    files: Sequence[bytes],
+    boxes: Sequence[Box],
+    index: Any,
+    memory: int = MEMORY,
+    *,
+    failed: Sequence[int] = (),
+    share: int = 1 << 20,
+    out: Pixels | None = None,
+    exif: bool = False,
 ) -> Any:
-    """A plan of one box of each file."""
+    """A plan of one box of each file, resized to 8 x 8; `out`: what the CPU makes of the others."""
     core, count = native.load(), len(files)
+    plan = core.DevicePlan(count, share, memory)
+    out = np.empty((count, 8, 8, 3), np.uint8) if out is None else out
     window = np.tile(np.array([0, 0, 8, 8], np.int32), (count, 1))
     geometries = core.Geometries.given(
         np.array(boxes, np.int32).reshape(-1, 4), window[:, 2:].copy(), window,
         np.zeros((count, 2), np.bool_),
     )  # fmt: skip
     encoded = core.Encoded.buffers([np.frombuffer(data, np.uint8) for data in files])
-    settings = {"max_pixels": 1 << 30, "exif": False, "here": True, **options}
-    plan = core.Pool(1, "auto").plan_crops(
-        encoded, geometries, (8, 8), index, memory=memory, **settings
+    view = core.View(geometries, out, core.Resampling(2, True, 0, (0, 0, 0, 0)))
+    ticket = core.Pool(1, "auto").decode(
+        [(encoded, [view])], 1 << 30, exif, False, False, here=True, index=index, plan=plan
     )
-    assert plan.wait() == []
+    assert [row for row, *_ in ticket.wait()] == list(failed)
+    plan.finish()
     return plan
 
 
@@ -78,7 +93,7 @@ def on_host(name: str, blocks: int, threads: int, arguments: ChunkArguments) -> 
 def crops_of(made: DecodedCrops) -> list[Pixels]:
     return [
         made.pixels[start : start + h * w].numpy().reshape(h, w, 3)
-        for start, (h, w) in zip(made.start.tolist(), made.sizes.tolist(), strict=True)
+        for start, (*_, h, w) in zip(made.start.tolist(), made.boxes.tolist(), strict=True)
     ]
 
 
@@ -87,12 +102,19 @@ def assert_equals_full_decode(
 ) -> Any:
     plan = planned(files, boxes, index, memory)
     assert plan.left.tolist() == [Left.NONE] * len(files)
-    made = DeviceDecoder(torch.device("cpu"), on_host).decode(plan)
+    decoder = DeviceDecoder(torch.device("cpu"), on_host)
+    made = decoder.decode(plan)
     assert not made.failures.any()
+    assert made.boxes.tolist() == [list(box) for box in boxes]
     whole = {data: full_decode(data) for data in files}
     for data, (top, left, h, w), found in zip(files, boxes, crops_of(made), strict=True):
         wanted = whole[data][top : top + h, left : left + w]
         np.testing.assert_array_equal(found, wanted, str((top, left, h, w)))
+    resized = torch.empty((len(files), 8, 8, 3), dtype=torch.uint8)
+    by_cpu = np.empty((len(files), 8, 8, 3), np.uint8)
+    assert not decoder.make(plan, resized).any()
+    planned(files, boxes, index, out=by_cpu, share=0)
+    np.testing.assert_array_equal(resized.numpy(), by_cpu)
     return plan
 
 
@@ -119,17 +141,66 @@ def test_every_sampling_and_coefficient_with_restart_markers(tmp_path: Path, sam
     assert_equals_full_decode(files, boxes * len(whole), noted(tmp_path / "index", whole))
 
 
+@pytest.mark.parametrize("antialias", [True, False])
+@pytest.mark.parametrize("interpolation", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+def test_every_resize_is_that_of_the_cpu(
+    tmp_path: Path, interpolation: Any, antialias: bool
+) -> None:
+    """Enlarged and reduced, by windows that cut and pad, mirrored before and after."""
+    data = images.jpeg(images.photo(150, 330))
+    noted(tmp_path / "index", [data])
+    index = SeekIndex(tmp_path / "index", 10)
+    rng, count = np.random.default_rng(len(interpolation)), 40
+    boxes = np.array(boxes_of(150, 330, count), np.int32)[:count]
+    size = rng.integers(1, 60, (count, 2), np.int32)
+    size[::5] = boxes[::5, 2:]
+    window = np.concatenate([rng.integers(-9, 20, (count, 2), np.int32), [[21, 34]] * count], 1)
+    flips = rng.random((2, count, 2)) < 0.5
+    geometry = Geometry(
+        boxes, size, window.astype(np.int32), flips[0],
+        bicubic=rng.random(count) < 0.5, flipped_first=flips[1],
+    )  # fmt: skip
+    pool, files = NativePool(1), [data] * count
+    for padding in ("constant", "edge", "reflect", "symmetric"):
+        sampling = Resampling(interpolation, antialias, padding, (9.0, 8.0, 7.0))
+        by_cpu, out = np.empty((2, count, 21, 34, 3), np.uint8)
+        plan = native.load().DevicePlan(count, count, MEMORY)
+        pool.decode_batch(files, geometry=geometry, out=by_cpu, sampling=sampling).wait()
+        view = View(geometry, sampling, out)
+        assert not pool.decode_columns([(files, [view])], index=index, plan=plan).wait()
+        plan.finish()
+        assert planned_rows(plan).tolist() == [*range(count)]
+        made = torch.empty((count, 21, 34, 3), dtype=torch.uint8)
+        assert not DeviceDecoder(torch.device("cpu"), on_host).make(plan, made).any()
+        np.testing.assert_array_equal(made.numpy(), by_cpu, padding)
+
+
 def test_a_batch_is_divided_where_its_memory_ends(tmp_path: Path) -> None:
     """Chunks take turns in the same memory; a crop that is larger than a chunk is left."""
     data = images.jpeg(images.photo(200, 300), subsampling="4:4:4")
     index = noted(tmp_path / "index", [data])
-    blocks = 3 * 25 * 38
+    whole = 192 * 3 * 25 * 38 + 3 * 200 * 300
     boxes = boxes_of(200, 300, 7)
-    plan = assert_equals_full_decode([data] * len(boxes), boxes, index, memory=192 * blocks)
+    plan = assert_equals_full_decode([data] * len(boxes), boxes, index, memory=whole)
     assert len(plan.chunks) > 2
-    assert max(chunk[4] for chunk in plan.chunks) <= blocks
-    left = planned([data] * 2, [(0, 0, 200, 300), (0, 0, 8, 8)], index, 192 * blocks - 1).left
+    assert max(192 * chunk[4] + chunk[7] for chunk in plan.chunks) <= whole
+    left = planned([data] * 2, [(0, 0, 200, 300), (0, 0, 8, 8)], index, whole - 1).left
     assert left.tolist() == [Left.MEMORY, Left.NONE]
+
+
+def test_the_data_of_a_batch_are_bounded(tmp_path: Path) -> None:
+    """Images for which there is no room left are decoded by the CPU."""
+    data = images.jpeg(images.photo(200, 300), quality=95)
+    index = noted(tmp_path / "index", [data])
+    memory, box, out = 1 << 20, (0, 0, 200, 300), np.zeros((60, 8, 8, 3), np.uint8)
+    plan = planned([data] * 60, [box] * 60, index, memory, out=out)
+    some = int((plan.left == Left.NONE).sum())
+    assert 0 < some < 60
+    assert len(plan.buffer) <= memory
+    assert (plan.left[some:] == Left.MEMORY).all()
+    by_cpu = np.empty_like(out)
+    planned([data] * 60, [box] * 60, index, out=by_cpu, share=0)
+    np.testing.assert_array_equal(out[some:], by_cpu[some:])
 
 
 def test_what_is_left_to_the_cpu(tmp_path: Path) -> None:
@@ -145,16 +216,23 @@ def test_what_is_left_to_the_cpu(tmp_path: Path) -> None:
         "small": (images.jpeg(images.photo(130, 180)), Left.POINTS),
         "turned": (images.jpeg(photo, orientation=6), Left.TURNED),
         "again": (good, Left.NONE),
+        "of the CPU": (good, Left.SHARE),
     }
     index = noted(tmp_path / "index", [good, images.jpeg(photo, orientation=6)])
     box = (30, 50, 90, 120)
-    plan = planned([data for data, _ in files.values()], [box] * len(files), index, exif=True)
+    every, out, alone = [data for data, _ in files.values()], *np.zeros((2, 9, 8, 8, 3), np.uint8)
+    given: dict[str, Any] = {"failed": [3, 4], "exif": True}
+    plan = planned(every, [box] * 9, index, share=8, out=out, **given)
     assert [Left(left) for left in plan.left.tolist()] == [left for _, left in files.values()]
     made = DeviceDecoder(torch.device("cpu"), on_host).decode(plan)
-    assert made.rows.tolist() == [0, 7]
+    assert planned_rows(plan).tolist() == [0, 7]
     for found in crops_of(made):
         np.testing.assert_array_equal(found, full_decode(good)[30:120, 50:170])
-    outside = planned([good], [(190, 0, 11, 5)], index)
+    planned(every, [box] * 9, index, share=0, out=alone, **given)
+    assert not out[[0, 7]].any()
+    alone[[0, 7]] = 0
+    np.testing.assert_array_equal(out, alone)
+    outside = planned([good], [(190, 0, 11, 5)], index, failed=[0])
     assert outside.left.tolist() == [Left.BOX]
     assert DeviceDecoder(torch.device("cpu"), on_host).decode(outside).pixels.shape == (0, 3)
 
@@ -194,7 +272,9 @@ def test_a_batch_is_launched_by_the_driver(tmp_path: Path, monkeypatch: pytest.M
         assert grid[1:] == (1, 1)
         arguments = ctypes.c_void_p.from_address(parameters).value
         assert arguments is not None
-        native.load().run_kernel_on_host(function, ctypes.string_at(arguments, 80), grid[0])
+        native.load().run_kernel_on_host(
+            function, ctypes.string_at(arguments, ctypes.sizeof(ChunkArguments)), grid[0]
+        )
         return (0,)
 
     driver = SimpleNamespace(
@@ -211,15 +291,18 @@ def test_a_batch_is_launched_by_the_driver(tmp_path: Path, monkeypatch: pytest.M
     LazyGpu(monkeypatch)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (12, 1))
     decoder = DeviceDecoder(torch.device("cpu"), driver_launch(GPU))
-    made = decoder.decode(planned([data], [(20, 30, 100, 90)], index))
-    np.testing.assert_array_equal(crops_of(made)[0], full_decode(data)[20:120, 30:120])
+    resized, by_cpu = torch.empty((1, 8, 8, 3), dtype=torch.uint8), np.empty((1, 8, 8, 3), np.uint8)
+    decoder.make(planned([data], [(20, 30, 100, 90)], index), resized)
+    planned([data], [(20, 30, 100, 90)], index, share=0, out=by_cpu)
+    np.testing.assert_array_equal(resized.numpy(), by_cpu)
     assert wanted == [121]
     assert [name for name, *_ in launched] == [
         "fastload_decode_segments",
         "fastload_make_samples",
         "fastload_make_pixels",
+        "fastload_resize",
     ]
-    assert [block[0] for _, block, *_ in launched] == [128, 256, 256]
+    assert [block[0] for _, block, *_ in launched] == [128, 256, 256, 256]
     assert {tuple(rest) for _, _, *rest in launched} == {(0, 0, 0)}  # torch's current stream
     monkeypatch.setattr(driver, "cuLaunchKernel", lambda *given: (Failing(),))
     with pytest.raises(BackendUnavailableError, match="the driver of cuda:3 says CUDA_ERROR_X"):
@@ -240,8 +323,8 @@ def test_the_kernels_compile_for_every_gpu(capability: int) -> None:
         pytest.skip(reason)
     made = nvrtc.compile_kernels(capability)
     assert made.code.startswith(b"\x7fELF")
-    assert made.log.count("Compiling entry function") == 3
-    assert made.log.count("0 bytes spill stores, 0 bytes spill loads") == 3
+    assert made.log.count("Compiling entry function") == 4
+    assert made.log.count("0 bytes spill stores, 0 bytes spill loads") == 4
     newer = nvrtc.compile_kernels(capability + 4)  # a GPU that this NVRTC does not know
     assert b".entry fastload_make_pixels" in newer.code
 

@@ -32,19 +32,18 @@ from PIL import Image
 from benchmarks.gpu.feeds import rate_of, synchronize
 from benchmarks.gpu.setting import Setting
 from fastload.draws import Draws
-from fastload.geometry import Geometry
+from fastload.geometry import Geometry, View
 from fastload.native import load
-from fastload.native.pool import FusedGeometry, NativePool, fuse
+from fastload.native.pool import FusedGeometry, NativePool, Pending, fuse
 from fastload.native.seek import SeekIndex
 from fastload.recipe import Recipe
-from fastload.render.device import render_on_device
 from fastload.render.jpegs_on_device import (
     MEMORY,
     ChunkArguments,
-    DecodedCrops,
     DeviceDecoder,
     Launch,
     driver_launch,
+    planned_rows,
 )
 from fastload.tools.measure.images import training_pixels
 from fastload.tools.measure.results import Round
@@ -61,8 +60,10 @@ class Planned:
     """A batch in work."""
 
     files: list[bytes]
-    draws: Draws
     plan: Any
+    pending: Pending
+    host: npt.NDArray[np.uint8]
+    """(B, size, size, 3): what the CPU makes of those that were left to it."""
 
 
 class PointCrops:
@@ -99,48 +100,28 @@ class PointCrops:
         rows = np.arange(self._next, self._next + count)
         self._next += count
         files = [self.files[row] for row in rows % len(self.files)]
-        draws, size = Draws(0, 0, rows), (self.size, self.size)
-        plan = self.pool.plan_crops(
-            files, geometry=self.fused(draws), size=size, index=self.index, memory=MEMORY
-        )
-        return Planned(files, draws, plan)
+        plan = load().DevicePlan(count, count, MEMORY)
+        host = np.empty((count, self.size, self.size, 3), np.uint8)
+        view = View(self.fused(Draws(0, 0, rows)), self._geometry.resampling, host)
+        pending = self.pool.decode_columns([(files, [view])], index=self.index, plan=plan)
+        return Planned(files, plan, pending, host)
 
-    def decode(self, batch: Planned) -> DecodedCrops:
-        """Its crops, queued on the device."""
-        batch.plan.wait()
-        made = self.decoder.decode(batch.plan)
-        self.on_device += len(made.rows)
-        self.on_host += len(batch.files) - len(made.rows)
-        return made
+    def wait(self, batch: Planned) -> npt.NDArray[np.int64]:
+        """For the plan of a batch: the rows that it has."""
+        batch.pending.wait()
+        batch.plan.finish()
+        return planned_rows(batch.plan)
 
     def make(self, batch: Planned) -> torch.Tensor:
         """(B, size, size, 3) uint8 on the device."""
-        made = self.decode(batch)
-        side = self.size
-        images = torch.empty(
-            (len(batch.files), side, side, 3), dtype=torch.uint8, device=self.device
-        )
-        if len(made.rows):
-            geometry = geometry_of(batch.plan.geometries.reshape(-1, 13)[made.rows])
-            geometry.box[:, :2] = 0  # a crop is all that there is of its image
-            images[torch.from_numpy(made.rows).to(self.device)] = render_on_device(
-                made.pixels,
-                start=made.start,
-                width=made.sizes[:, 1],
-                geometry=geometry,
-                resampling=self._geometry.resampling,
-                out_size=(side, side),
-            )
-        if len(rest := np.setdiff1d(np.arange(len(batch.files)), made.rows)):
-            out = np.empty((len(rest), side, side, 3), np.uint8)
-            self.pool.decode_batch(
-                [batch.files[row] for row in rest],
-                geometry=self.fused(batch.draws.take(rest)),
-                out=out,
-                sampling=self._geometry.resampling,
-                index=self.index,
-            ).wait()
-            images[torch.from_numpy(rest).to(self.device)] = torch.from_numpy(out).to(self.device)
+        rows, count = self.wait(batch), len(batch.files)
+        self.on_device += len(rows)
+        self.on_host += count - len(rows)
+        images = torch.empty(batch.host.shape, dtype=torch.uint8, device=self.device)
+        self.decoder.make(batch.plan, images)
+        if len(rest := np.setdiff1d(np.arange(count), rows)):
+            made = torch.from_numpy(batch.host[rest]).to(self.device)
+            images[torch.from_numpy(rest).to(self.device)] = made
         return images
 
     def batches(self, count: int) -> Iterator[int]:
@@ -151,12 +132,6 @@ class PointCrops:
             ready.append(self.plan(count))
             self.make(batch)
             yield count
-
-
-def geometry_of(numbers: npt.NDArray[np.int32]) -> Geometry:
-    """The geometry of (B, 13) numbers of a plan."""
-    box, size, window = numbers[:, :4].copy(), numbers[:, 4:6].copy(), numbers[:, 6:10].copy()
-    return Geometry(box, size, window, numbers[:, 10:12].astype(np.bool_))
 
 
 def launch_on(device: torch.device) -> Launch:
@@ -215,20 +190,21 @@ def compare(setting: Setting) -> dict[str, float | None]:
     device = setting.where()
     timed = Timed(launch_on(device), device)
     with closing(PointCrops(setting, 1, timed)) as crops:
-        crops.decode(crops.plan(setting.batch_size))  # memory, and what the driver loads
+        crops.make(crops.plan(setting.batch_size))  # memory, and what the driver loads
         timed.milliseconds()
         timed = Timed(launch_on(device), device)
         crops.decoder = DeviceDecoder(device, timed)
         cpu = time.process_time()
         batch = crops.plan(setting.batch_size)
-        batch.plan.wait()
+        crops.wait(batch)
         cpu = time.process_time() - cpu
-        made = crops.decode(batch)
+        crops.make(batch)
         took = timed.milliseconds()
+        made = crops.decoder.decode(batch.plan)
         pixels, failures = made.pixels.cpu().numpy(), made.failures.cpu().numpy()
-        numbers, equal = batch.plan.geometries.reshape(-1, 13), 0
+        equal = 0
         for number, row in enumerate(made.rows.tolist()):
-            top, left, height, width = numbers[row, :4].tolist()
+            top, left, height, width = made.boxes[number].tolist()
             start = int(made.start[number])
             with Image.open(io.BytesIO(batch.files[row])) as image:
                 whole = np.asarray(image.convert("RGB"))
@@ -256,13 +232,13 @@ def host_cost(setting: Setting, rounds: int) -> dict[str, float]:
         for _ in range(rounds):
             marks = [time.process_time()]
             batch = crops.plan(count)
-            batch.plan.wait()
+            crops.wait(batch)
             marks.append(time.process_time())
             np.array(batch.plan.buffer)
             marks.append(time.process_time())
             crops.pool.decode_batch(
                 batch.files,
-                geometry=crops.fused(batch.draws),
+                geometry=crops.fused(Draws(0, 0, np.arange(crops._next - count, crops._next))),
                 out=out,
                 sampling=sampling,
                 index=crops.index,

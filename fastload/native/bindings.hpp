@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "colour.hpp"
+#include "device_plan.hpp"
 #include "jobs.hpp"
 #include "pool.hpp"
 
@@ -152,6 +153,37 @@ class Ticket {
     Kept kept_;
 };
 
+// `DevicePlan` in Python: the crops of one batch that a job plans for a GPU.
+class DevicePlan {
+  public:
+    DevicePlan(size_t count, size_t share, uint64_t memory)
+        : plans_(count, share, memory), batch_(memory) {}
+
+    const device::Plans& plans() const { return plans_; }
+    // For the one job that fills it. Throws ValueError if there was one, or it has other images.
+    device::Plans* fill(size_t count, SeekIndex& index);
+    void set_job(std::shared_ptr<Job> job, nb::object index) {
+        job_ = std::move(job);
+        kept_ = std::move(index);
+    }
+    // Throws RuntimeError unless the job is done.
+    void check_done() const;
+    // Puts the crops together, once; by one thread.
+    void finish();
+    // Throws RuntimeError before `finish`.
+    const device::BatchPlan& finished() const;
+    // Removes the points of these images from the index.
+    void drop(const std::vector<size_t>& images);
+
+  private:
+    device::Plans plans_;  // the job writes here
+    device::BatchPlan batch_;
+    std::shared_ptr<Job> job_;
+    SeekIndex* index_ = nullptr;
+    nb::object kept_;  // the index
+    bool finished_ = false;
+};
+
 // Submits a job; with `here`, runs it in the calling thread before this returns.
 inline std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept kept, bool here) {
     auto ticket = std::make_unique<Ticket>(job, std::move(kept));
@@ -171,6 +203,6 @@ void bind_fetch(nb::module_& m);
 // Adds the functions for boxes, and the method that draws masks.
 void bind_objects(nb::module_& m, nb::class_<Pool>& pool);
 // Adds the plans of crops for a GPU, and the kernels on the host.
-void bind_device(nb::module_& m, nb::class_<Pool>& pool);
+void bind_device(nb::module_& m);
 
 }  // namespace fastload

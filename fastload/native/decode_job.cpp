@@ -402,7 +402,9 @@ class ImageInWork {
         row_ = row;
         is_made_ = false;
         Decoder& decoder = worker.decoder;
-        decoder.use_index(options.index);
+        decoder.use_index(
+            options.index,
+            options.plans == nullptr ? 0 : options.plans->images[static_cast<size_t>(row)].hash);
         if (Outcome opened = decoder.open(file.data, file.size, options.limits); !opened.ok())
             return opened;
         if (Outcome checked = decoder.check_length(); !checked.ok()) return checked;
@@ -457,6 +459,10 @@ class ImageInWork {
         if (outcome.ok()) finish_views();
         return outcome;
     }
+
+    // Nothing is to be made of this image here.
+    void pass() { is_made_ = true; }
+    bool is_made() const { return is_made_; }
 
     // Decodes what is left, and writes the outputs. Only if the outcome of `begin` was ok.
     Outcome finish() {
@@ -520,7 +526,7 @@ class DecodeJob final : public Job {
     void start(RowInWork& work, int least) noexcept {
         while (!work.waits && claim(least, work.row)) {
             Outcome outcome = attempt([&] { return begin(work); });
-            work.waits = outcome.ok() && work.worker.decoder.has_turn();
+            work.waits = outcome.ok() && !work.image.is_made() && work.worker.decoder.has_turn();
             if (work.waits) return;
             if (outcome.ok()) {
                 finish(work);
@@ -557,6 +563,11 @@ class DecodeJob final : public Job {
             Bytes bytes;
             if (Outcome read = column.images->get(work.row, worker.bytes, bytes); !read.ok())
                 return read;
+            if (options_.plans != nullptr &&
+                plan_image(bytes, column.views.front(), work.row, options_)) {
+                work.image.pass();
+                return {};
+            }
             Outcome outcome =
                 work.image.begin(worker, bytes, column.views, work.row, options_, &size);
             if (&column == &columns_.back() || !outcome.ok()) return outcome;

@@ -162,7 +162,7 @@ void Decoder::begin_own() {
     has_points_ = is_noting_ = false;
     if (index_ != nullptr && frame.one_scan &&
         int64_t{jpeg::mcu_rows(frame)} * jpeg::mcu_columns(frame) >= kLeastMcus) {
-        hash_ = hash_bytes(data_, size_);
+        hash_ = known_hash_ != 0 ? known_hash_ : hash_bytes(data_, size_);
         has_points_ = index_->find(hash_, size_, packed_);
         if (has_points_) return;
         is_noting_ = index_->is_writable() && (!index_->only_cheap() || whole_ || is_cheap(hash_));

@@ -153,8 +153,12 @@ class Decoder final : public ImageDecoder {
     void use_libjpeg(bool always) { always_libjpeg_ = always; }
 
     // From now on JPEGs of at least 128 MCUs are decoded by the points in the index; points that it
-    // lacks are added. Null: no index. The index must live until the next call.
-    void use_index(SeekIndex* index) { index_ = index; }
+    // lacks are added. Null: no index. The index must live until the next call. `hash`: of the next
+    // file (hash_bytes), if it is known; 0: it is not.
+    void use_index(SeekIndex* index, uint64_t hash = 0) {
+        index_ = index;
+        known_hash_ = hash;
+    }
 
     // The formats besides JPEG that this build reads: Pillow's name, and the library that decodes
     // it.
@@ -174,6 +178,7 @@ class Decoder final : public ImageDecoder {
     std::unique_ptr<ImageDecoder> png_, webp_;  // null if this build has none
     bool always_libjpeg_ = false;
     SeekIndex* index_ = nullptr;
+    uint64_t known_hash_ = 0;
     jpeg::Points points_;
     std::vector<uint8_t> packed_;  // points as the index stores them
     uint64_t without_points_ = 0;  // images so far that the index did not have

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "hash.hpp"
 #include "jpeg/huffman.hpp"
 #include "jpeg/kernels.hpp"
-#include "seek_index.hpp"
 
 namespace fastload::device {
 namespace {
@@ -256,10 +254,11 @@ Rectangle rectangle_of(const jpeg::Frame& frame, const Box& box, bool smooth) {
 }  // namespace
 
 Left plan_crop(const jpeg::Frame& frame, const uint8_t* data, size_t size,
-               const jpeg::Points& points, const Box& box, uint64_t most_blocks, CropPlan& out) {
+               const jpeg::Points& points, const Box& box, uint64_t memory, CropPlan& out) {
     out.segments.clear();
     out.bytes.clear();
     out.crop = {};
+    out.resize = {};
     Crop& crop = out.crop;
     // Of so narrow an image libjpeg repeats chroma.
     if (!frame.one_scan || (frame.h == 2 && frame.width <= 4)) return Left::kind;
@@ -289,7 +288,7 @@ Left plan_crop(const jpeg::Frame& frame, const uint8_t* data, size_t size,
         Plane& plane = crop.plane[i];
         plane.first_block = static_cast<uint32_t>(out.blocks);
         out.blocks += mcus * plane.h * plane.v;
-        if (out.blocks > most_blocks || out.blocks > UINT32_MAX / 64) return Left::memory;
+        if (out.blocks > UINT32_MAX / 64) return Left::memory;
     }
     crop.luma_left = 8 * frame.h * area.first_column;
     crop.luma_top = 8 * frame.v * area.first_row;
@@ -301,6 +300,7 @@ Left plan_crop(const jpeg::Frame& frame, const uint8_t* data, size_t size,
     crop.left = box.left;
     crop.height = box.height;
     crop.width = box.width;
+    if (out.memory() > memory) return Left::memory;
     crop.across = static_cast<uint8_t>(frame.h);
     crop.down = static_cast<uint8_t>(frame.v);
     crop.smooth = smooth ? 1 : 0;
@@ -330,31 +330,87 @@ Left plan_crop(const jpeg::Frame& frame, const uint8_t* data, size_t size,
     return Left::none;
 }
 
-Left Planner::plan(const jpeg::Frame& frame, const uint8_t* data, size_t size,
-                   const SeekIndex& index, const Box& box, uint64_t most_blocks, CropPlan& out) {
-    if (!index.find(hash_bytes(data, size), size, packed_) ||
-        !jpeg::unpack(frame, packed_.data(), packed_.size(), points_))
-        return Left::points;
-    return plan_crop(frame, data, size, points_, box, most_blocks, out);
+ResizeTaps::ResizeTaps(const Geometry& geometry, const ResampleOptions& given) {
+    ResampleOptions options = given;
+    if (geometry.bicubic && options.filter == Filter::bilinear) options.filter = Filter::bicubic;
+    std::copy(options.fill, options.fill + 4, fill);
+    const Box &box = geometry.box, &window = geometry.window;
+    columns.build({box.width, geometry.size.width, window.left, window.width, geometry.mirror, 0.0,
+                   static_cast<double>(box.width), geometry.mirror_first},
+                  options);
+    rows.build({box.height, geometry.size.height, window.top, window.height, geometry.upside_down,
+                0.0, static_cast<double>(box.height), geometry.upside_down_first},
+               options);
+    needed = {box.top, box.left, 1, 1};
+    if (columns.count == 0 || rows.count == 0) {
+        columns.count = rows.count = 0;  // only padding is shown
+        return;
+    }
+    needed = {box.top + rows.input_start, box.left + columns.input_start, rows.inputs(),
+              columns.inputs()};
 }
 
-void BatchPlan::add(const CropPlan& plan) {
+namespace {
+
+// Appends the tables of an axis, which begin at a multiple of 16.
+Axis add_axis(const Taps& taps, std::vector<uint8_t>& out) {
+    Axis axis = {};
+    axis.lead = taps.lead;
+    axis.count = taps.count;
+    axis.width = taps.width;
+    axis.precision = taps.precision;
+    const auto count = static_cast<size_t>(taps.count), width = static_cast<size_t>(taps.width);
+    axis.first = out.size();
+    axis.weights = axis.first + padded(4 * count);
+    out.resize(axis.weights + padded(2 * count * width));
+    if (count == 0) return axis;
+    std::memcpy(out.data() + axis.first, taps.first.data(), 4 * count);
+    // Neighbouring threads read neighbouring weights.
+    uint8_t* to = out.data() + axis.weights;
+    for (size_t k = 0; k < width; ++k) {
+        for (size_t i = 0; i < count; ++i, to += 2)
+            std::memcpy(to, taps.weights.data() + i * width + k, 2);
+    }
+    return axis;
+}
+
+}  // namespace
+
+void add_resize(const ResizeTaps& taps, CropPlan& out) {
+    out.resize.down = add_axis(taps.rows, out.bytes);
+    out.resize.across = add_axis(taps.columns, out.bytes);
+    std::copy(taps.fill, taps.fill + 4, out.resize.fill);
+}
+
+void BatchPlan::add(const CropPlan& plan, uint32_t row) {
     Crop crop = plan.crop;
     const size_t at = buffer_.size();
     crop.codes = at;
     crop.data += at;
-    crop.out = pixel_bytes_;
-    pixel_bytes_ +=
-        uint64_t{3} * static_cast<uint64_t>(crop.height) * static_cast<uint64_t>(crop.width);
+    Resize resize = plan.resize;
+    resize.row = row;
+    for (Axis* axis : {&resize.down, &resize.across}) {
+        axis->first += at;
+        axis->weights += at;
+    }
+    resizes_.push_back(resize);
     crop.first_segment = static_cast<uint32_t>(segments_.size());
     buffer_.insert(buffer_.end(), plan.bytes.begin(), plan.bytes.end());
     segments_.insert(segments_.end(), plan.segments.begin(), plan.segments.end());
     segment_counts_.push_back(static_cast<uint32_t>(plan.segments.size()));
-    if (chunks_.empty() || chunks_.back().blocks + plan.blocks > most_blocks_) {
+    auto is_full = [&](const Chunk& chunk) {
+        return kBytesOfBlock * chunk.blocks + chunk.pixels + plan.memory() > memory_ ||
+               chunk.blocks + plan.blocks > UINT32_MAX / 64;
+    };
+    if (chunks_.empty() || is_full(chunks_.back())) {
         chunks_.emplace_back();
         chunks_.back().first_crop = static_cast<uint32_t>(crops_.size());
+        chunks_.back().first_pixel = pixel_bytes_;
     }
     Chunk& chunk = chunks_.back();
+    crop.out = chunk.pixels;
+    chunk.pixels += plan.pixels();
+    pixel_bytes_ += plan.pixels();
     crop.first_block = static_cast<uint32_t>(chunk.blocks);
     for (int i = 0; i < crop.components; ++i) crop.plane[i].first_block += crop.first_block;
     crop.first_strip = static_cast<uint32_t>(chunk.strips);
@@ -393,8 +449,16 @@ void BatchPlan::finish() {
         return at;
     };
     crops_at_ = append(crops_);
+    resizes_at_ = append(resizes_);
     segments_at_ = append(segments_);
     tasks_at_ = append(tasks_);
+}
+
+uint64_t BatchPlan::first_pixel(size_t number) const {
+    for (const Chunk& chunk : chunks_) {
+        if (number - chunk.first_crop < chunk.crops) return chunk.first_pixel + crops_[number].out;
+    }
+    return pixel_bytes_;
 }
 
 uint64_t BatchPlan::largest_chunk() const {

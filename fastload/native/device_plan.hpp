@@ -1,11 +1,12 @@
 // What the host does for crops of JPEGs that are decoded on a GPU by their points (cuda/): it reads
 // headers, looks up points, copies the entropy-coded data of the crop's rows without the stuffed
-// zeros, and says which bits each thread decodes.
+// zeros, says which bits each thread decodes, and makes the weights of the resize.
 //
 // Everything that the device takes as a size or a place is made and checked here.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -15,11 +16,9 @@
 #include "image.hpp"
 #include "jpeg/frame.hpp"
 #include "jpeg/points.hpp"
+#include "resample.hpp"
 
 namespace fastload {
-
-class SeekIndex;
-
 namespace device {
 
 // Why a crop is left to the CPU. The numbers are part of the Python interface: append, never
@@ -31,8 +30,9 @@ enum class Left : int {
     memory,    // it takes more memory than a chunk may have
     box,       // it does not lie in the image
     turned,    // it is to be turned upright by its EXIF orientation
+    share,     // it is in the share of the CPU
 };
-constexpr int kLeft = 6;
+constexpr int kLeft = 7;
 
 // Bytes that a block takes on the device while its chunk is decoded: 64 coefficients and 64
 // samples.
@@ -43,30 +43,62 @@ struct CropPlan {
     Crop crop;
     uint64_t blocks = 0;
     std::vector<Segment> segments;  // those of most bits first
-    std::vector<uint8_t> bytes;     // Huffman codes, then data, then kDataPadding zeros or more
+    // Huffman codes, then data, then kDataPadding zeros or more, then the weights of the resize.
+    std::vector<uint8_t> bytes;
+    Resize resize = {};  // of `plan_resize`
+
+    // Of its pixels [bytes].
+    uint64_t pixels() const {
+        return uint64_t{3} * static_cast<uint64_t>(crop.height) * static_cast<uint64_t>(crop.width);
+    }
+    // What it adds to the buffer of its batch, about [bytes].
+    uint64_t bytes_in_batch() const {
+        return bytes.size() + sizeof(Crop) + sizeof(Resize) + sizeof(Task) +
+               segments.size() * sizeof(Segment);
+    }
+    // What it takes on the device while its chunk is decoded [bytes].
+    uint64_t memory() const { return kBytesOfBlock * blocks + pixels(); }
 };
 
 // Plans the box of an image by its points. Thread-safe; memory of `out` is reused. The file is not
-// needed afterwards.
+// needed afterwards. `memory`: what it may take on the device [bytes].
 Left plan_crop(const jpeg::Frame& frame, const uint8_t* data, size_t size,
-               const jpeg::Points& points, const Box& box, uint64_t most_blocks, CropPlan& out);
+               const jpeg::Points& points, const Box& box, uint64_t memory, CropPlan& out);
 
-// The same with the points of the index.
-class Planner {
-  public:
-    Left plan(const jpeg::Frame& frame, const uint8_t* data, size_t size, const SeekIndex& index,
-              const Box& box, uint64_t most_blocks, CropPlan& out);
+// The weights of a geometry, and the part of the box that they need.
+struct ResizeTaps {
+    Taps rows, columns;
+    Box needed;
+    uint8_t fill[4] = {};
 
-  private:
-    std::vector<uint8_t> packed_;
-    jpeg::Points points_;
+    // `geometry`: checked by `resolve`.
+    ResizeTaps(const Geometry& geometry, const ResampleOptions& options);
 };
 
-// A crop as a job plans it (`plan_job`).
-struct PlannedCrop {
-    Left left = Left::kind;
-    Geometry geometry;  // whose box is decoded
-    CropPlan plan;      // if `left` is none
+// Adds the resize to a planned crop, whose box is `taps.needed`.
+void add_resize(const ResizeTaps& taps, CropPlan& out);
+
+// What a job plans of a batch in place of decoding it.
+struct Plans {
+    // An image of the batch.
+    struct Image {
+        Left left = Left::share;
+        CropPlan plan;                // if `left` is none
+        uint64_t hash = 0, size = 0;  // of its file
+    };
+
+    // Of `count` images the first `first` are for the device. `bytes`: what a chunk may take there,
+    // and also how many bytes may be copied to it for the batch.
+    Plans(size_t count, size_t first, uint64_t bytes)
+        : images(count),
+          share(std::min(first, count)),
+          memory(bytes),
+          room(static_cast<int64_t>(std::min<uint64_t>(bytes, INT64_MAX))) {}
+
+    std::vector<Image> images;
+    const size_t share;
+    const uint64_t memory;
+    std::atomic<int64_t> room;
 };
 
 // Crops that are decoded together; see ChunkArguments.
@@ -75,22 +107,22 @@ struct Chunk {
     uint32_t first_task = 0, tasks = 0;
     uint64_t blocks = 0;
     uint64_t strips = 0;
+    uint64_t first_pixel = 0, pixels = 0;  // of all crops of the batch [bytes]
 };
 
 // Crops in one buffer, which is copied to the device at once, divided into chunks of bounded
 // memory.
 class BatchPlan {
   public:
-    // `memory`: of coefficients and samples of a chunk, on the device [bytes].
-    explicit BatchPlan(uint64_t memory)
-        : most_blocks_(std::min<uint64_t>(memory / kBytesOfBlock, UINT32_MAX / 64)) {}
+    // `memory`: of coefficients, samples and pixels of a chunk, on the device [bytes].
+    explicit BatchPlan(uint64_t memory) : memory_(memory) {}
 
     // For `plan_crop`.
-    uint64_t most_blocks() const { return most_blocks_; }
+    uint64_t memory() const { return memory_; }
     // Takes memory for so many bytes of all plans.
     void reserve(size_t bytes) { buffer_.reserve(bytes); }
-    // Adds a crop that was planned with `most_blocks`.
-    void add(const CropPlan& plan);
+    // Adds a crop that was planned with `memory`, for row `row` of the batch.
+    void add(const CropPlan& plan, uint32_t row = 0);
     // After the last crop.
     void finish();
 
@@ -98,6 +130,8 @@ class BatchPlan {
     // Bytes of all pixels, 3 a pixel: crop after crop, row after row.
     uint64_t pixel_bytes() const { return pixel_bytes_; }
     const Crop& crop(size_t number) const { return crops_[number]; }
+    // Where the pixels of a crop begin among those of all [bytes].
+    uint64_t first_pixel(size_t number) const;
     const std::vector<Segment>& segments() const { return segments_; }
     const std::vector<Task>& tasks() const { return tasks_; }
     const std::vector<Chunk>& chunks() const { return chunks_; }
@@ -109,17 +143,19 @@ class BatchPlan {
     size_t crops_at() const { return crops_at_; }
     size_t segments_at() const { return segments_at_; }
     size_t tasks_at() const { return tasks_at_; }
+    size_t resizes_at() const { return resizes_at_; }
 
   private:
-    const uint64_t most_blocks_;
+    const uint64_t memory_;
     std::vector<uint8_t> buffer_;
     std::vector<Crop> crops_;
+    std::vector<Resize> resizes_;           // of each crop
     std::vector<uint32_t> segment_counts_;  // of each crop
     std::vector<Segment> segments_;
     std::vector<Task> tasks_;
     std::vector<Chunk> chunks_;
     uint64_t pixel_bytes_ = 0;
-    size_t crops_at_ = 0, segments_at_ = 0, tasks_at_ = 0;
+    size_t crops_at_ = 0, segments_at_ = 0, tasks_at_ = 0, resizes_at_ = 0;
 };
 
 }  // namespace device

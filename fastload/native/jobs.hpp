@@ -106,6 +106,9 @@ struct DecodeOptions {
     // Decode at 1/2, 1/4 or 1/8 where boxes are at least so many times as large as their outputs.
     bool draft = false;
     SeekIndex* index = nullptr;  // for Decoder::use_index; null: none
+    // Crops that are planned for a GPU in place of being decoded here; null: none. Needs an index;
+    // one column, with one view without colour and `later`; no `draft`.
+    device::Plans* plans = nullptr;
 };
 
 // One image of each sample, and the views of it, which are made of one decoding. All views have 3
@@ -187,19 +190,9 @@ struct JoinTable {
 std::shared_ptr<Job> join_job(std::unique_ptr<EncodedSource> images, const JoinTable& table,
                               const DecodeOptions& options);
 
-// Crops that are decoded on a GPU. `crops` has a place for each image.
-struct PlanTable {
-    GeometrySource geometries;
-    Size size;  // of all windows
-    DecodeLimits limits;
-    bool exif_orientation = false;  // images that are to be turned upright are left to the CPU
-    const SeekIndex* index = nullptr;
-    uint64_t most_blocks = 0;  // of a crop
-    std::vector<device::PlannedCrop>* crops = nullptr;
-};
-
-// Plans the crop of each image. Only what cannot be read fails.
-std::shared_ptr<Job> plan_job(std::unique_ptr<EncodedSource> images, const PlanTable& table);
+// Plans a view of an image for a GPU, if it is in its share, in `options.plans`. False: the CPU is
+// to make it, and there it says why.
+bool plan_image(const Bytes& file, const View& view, int row, const DecodeOptions& options);
 
 // Decoded images of packed pixels, with as many channels as their view, in memory or a memory map.
 // All of them must lie in the array: nothing is checked here.

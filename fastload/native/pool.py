@@ -340,6 +340,7 @@ class NativePool:
         check_whole: bool = False,
         draft: bool = False,
         index: SeekIndex | None = None,
+        plan: _core.DevicePlan | None = None,
         here: bool = False,
     ) -> Pending:
         """`decode_views` of several columns, whose images belong together, row by row, and have one
@@ -348,37 +349,17 @@ class NativePool:
         Those of views `as_stored` are masks: (B, height, width, 1) the numbers in the files, grey
         values or places in a palette of 8 bits, by "nearest". Rows of which an image fails hold
         zeros in all views of all columns.
-        """
-        settings = settings or DecodeSettings()
-        for_core = [_column(images, views) for images, views in columns]
-        limit, exif = settings.max_pixels, settings.exif_orientation
-        seek = None if index is None else index.native
-        return Pending(self._pool.decode(for_core, limit, exif, check_whole, draft, here, seek))
-
-    def plan_crops(
-        self,
-        images: Compressed,
-        *,
-        geometry: Geometry | FusedGeometry,
-        size: tuple[int, int],
-        index: SeekIndex,
-        memory: int,
-        settings: DecodeSettings | None = None,
-        here: bool = False,
-    ) -> _core.DevicePlan:
-        """Plan the boxes of JPEGs for a GPU, by the points of an index
-        (`fastload.render.jpegs_on_device`). `wait` of what is returned comes first; it gives the
-        rows that could not be read.
 
         Args:
-            size: height and width of all windows.
-            memory: of coefficients and samples on the device [bytes].
+            plan: of one column with one view, without `draft`: its share of the images is planned for a GPU by the points of the index in place of being decoded
+                (`fastload.render.jpegs_on_device`). `plan.left` then says of which this is not so:
+                those are decoded.
         """
         settings = settings or DecodeSettings()
+        made = [_column(images, views) for images, views in columns]
         limit, exif = settings.max_pixels, settings.exif_orientation
-        return self._pool.plan_crops(
-            _encoded(images), _geometries(geometry), size, index.native, limit, exif, memory, here
-        )
+        seek = None if index is None else index.native
+        return Pending(self._pool.decode(made, limit, exif, check_whole, draft, here, seek, plan))
 
     def gather_batch(
         self,

@@ -1,7 +1,7 @@
-"""JPEGs decoded on a GPU by their points: what the host planned (`Pool.plan_crops` of the core) is
-copied there at once and decoded by the kernels of `fastload/native/cuda/`.
+"""JPEGs decoded on a GPU by their points: what the host planned (`DevicePlan` of the core) is
+copied there at once, decoded and resized by the kernels of `fastload/native/cuda/`.
 
-A batch takes one copy and three launches a chunk, whatever its images are. The pixels are those of
+A batch takes one copy and four launches a chunk, whatever its images are. The pixels are those of
 the CPU to the last bit. `docs/gpu-decode.md` has the design, and what has not run on a GPU.
 """
 
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     import fastload.native._core as _core
 
 MEMORY = 256 << 20
-"""Bytes of coefficients and samples on the device that a plan is made for, unless its caller asks
-for others: 192 a block, which is some 350 crops of photographs of 500 x 375 at a time. An image
-whose crop takes more is left to the CPU."""
+"""Bytes on the device that a plan is made for: of coefficients, samples and pixels at a time (192 a
+block, 3 a pixel; some 280 crops of photographs of 500 x 375), and as many again of data that are
+copied there for a batch. A crop that takes more, and those for which a batch has no room left, are
+left to the CPU."""
 
 _BLOCKS_AT_ONCE = 32
 """Blocks of samples that a block of threads makes (`kSampleThreads` / 8)."""
@@ -45,6 +46,7 @@ class Left(IntEnum):
     MEMORY = 3
     BOX = 4
     TURNED = 5
+    SHARE = 6
 
 
 class ChunkArguments(ctypes.Structure):
@@ -53,7 +55,9 @@ class ChunkArguments(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_uint64) for name in ("batch", "crops", "segments", "tasks")),
         *((name, ctypes.c_uint64) for name in ("coefficients", "samples", "pixels", "failures")),
-        *((name, ctypes.c_uint32) for name in ("crop_count", "blocks", "strips", "unused")),
+        *((name, ctypes.c_uint64) for name in ("resizes", "out")),
+        *((name, ctypes.c_uint32) for name in ("crop_count", "blocks", "strips")),
+        *((name, ctypes.c_uint32) for name in ("out_height", "out_width", "unused")),
     ]
 
 
@@ -63,7 +67,8 @@ Launch = Callable[[str, int, int, ChunkArguments], None]
 
 @dataclass(frozen=True)
 class DecodedCrops:
-    """The crops of a batch on a device, those that were planned for it, in order."""
+    """The crops of a batch on a device, as they are before they are resized: those that were
+    planned, in order."""
 
     pixels: torch.Tensor
     """(P, 3) uint8: all pixels of all crops, row after row."""
@@ -72,10 +77,10 @@ class DecodedCrops:
     not to be used."""
     rows: npt.NDArray[np.int64]
     """(N,): the row of each crop in the batch."""
+    boxes: npt.NDArray[np.int64]
+    """(N, 4): of each its box in the image: top, left, height, width."""
     start: npt.NDArray[np.int64]
     """(N,): the first pixel of each."""
-    sizes: npt.NDArray[np.int64]
-    """(N, 2): height and width of each."""
 
 
 class DeviceDecoder:
@@ -93,32 +98,53 @@ class DeviceDecoder:
         self._launch = launch or driver_launch(device)
         self._coefficients = torch.empty(0)
         self._samples = torch.empty(0)
+        self._pixels = torch.empty(0)
 
     @property
     def nbytes(self) -> int:
         """Bytes on the device that are kept between batches."""
-        return self._coefficients.nbytes + self._samples.nbytes
+        return self._coefficients.nbytes + self._samples.nbytes + self._pixels.nbytes
 
     def decode(self, plan: _core.DevicePlan) -> DecodedCrops:
-        """Queue the work for a plan (after its `wait`) on the current stream. Nothing is waited
-        for."""
-        left, geometries = plan.left, plan.geometries.reshape(-1, 13).astype(np.int64)
-        rows = np.flatnonzero(left == Left.NONE)
-        sizes = geometries[rows, 2:4]
-        counts = sizes.prod(axis=1)
+        """Queue the decoding of a finished plan on the current stream, and nothing after it.
+        Nothing is waited for."""
+        boxes = plan.boxes.reshape(-1, 4).astype(np.int64)
+        counts = boxes[:, 2:].prod(axis=1)
         pixels = self._empty(plan.pixel_bytes)
-        failures = torch.zeros(len(rows), dtype=torch.int32, device=self.device)
-        made = DecodedCrops(pixels.view(-1, 3), failures, rows, np.cumsum(counts) - counts, sizes)
-        if not len(rows):
-            return made
-        batch = self._sent(plan.buffer)
-        most = max(blocks for *_, blocks, _ in plan.chunks)
+        failures = self._run(plan, pixels, None)
+        rows, start = planned_rows(plan), np.cumsum(counts) - counts
+        return DecodedCrops(pixels.view(-1, 3), failures, rows, boxes, start)
+
+    def make(self, plan: _core.DevicePlan, out: torch.Tensor) -> torch.Tensor:
+        """Queue all that is to be done for a finished plan on the current stream: its images,
+        resized, cut and mirrored, go to their rows of `out`, (B, h, w, 3) uint8, contiguous.
+        Nothing is waited for.
+
+        Returns:
+            (N,) int32, for the N rows of `planned_rows`: not 0 where the data are not what its
+            points say; the row of `out` is then not to be used.
+        """
+        return self._run(plan, None, out)
+
+    def _run(
+        self, plan: _core.DevicePlan, whole: torch.Tensor | None, out: torch.Tensor | None
+    ) -> torch.Tensor:
+        """`whole`: where all pixels of all crops are to stay."""
+        count = len(planned_rows(plan))
+        failures = torch.zeros(count, dtype=torch.int32, device=self.device)
+        if not count:
+            return failures
+        batch, chunks = self._sent(plan.buffer), plan.chunks
+        most = max(blocks for *_, blocks, _, _, _ in chunks)
         if self._samples.numel() < 64 * most:
             # Zeros once: the kernels leave zeros behind.
             self._coefficients = torch.zeros(64 * most, dtype=torch.int16, device=self.device)
             self._samples = self._empty(64 * most)
-        (crops_at, crop), (segments_at, _), (tasks_at, task) = plan.tables
-        for first_crop, crops, first_task, tasks, blocks, strips in plan.chunks:
+        if whole is None and self._pixels.numel() < (most := max(chunk[-1] for chunk in chunks)):
+            self._pixels = self._empty(most)
+        (crops_at, crop), (segments_at, _), (tasks_at, task), (resizes_at, resize) = plan.tables
+        height, width = (0, 0) if out is None else out.shape[1:3]
+        for first_crop, crops, first_task, tasks, blocks, strips, first_pixel, _ in chunks:
             arguments = ChunkArguments(
                 batch.data_ptr(),
                 batch.data_ptr() + crops_at + crop * first_crop,
@@ -126,17 +152,24 @@ class DeviceDecoder:
                 batch.data_ptr() + tasks_at + task * first_task,
                 self._coefficients.data_ptr(),
                 self._samples.data_ptr(),
-                pixels.data_ptr(),
+                self._pixels.data_ptr() if whole is None else whole.data_ptr() + first_pixel,
                 failures.data_ptr() + failures.itemsize * first_crop,
+                batch.data_ptr() + resizes_at + resize * first_crop,
+                0 if out is None else out.data_ptr(),
                 crops,
                 blocks,
                 strips,
+                height,
+                width,
             )
             groups = -(-blocks // _BLOCKS_AT_ONCE)
             self._launch("fastload_decode_segments", tasks, _SEGMENT_THREADS, arguments)
             self._launch("fastload_make_samples", groups, _SAMPLE_THREADS, arguments)
             self._launch("fastload_make_pixels", strips, _STRIP, arguments)
-        return made
+            if out is not None:
+                of_out = crops * -(-height * width // _STRIP)
+                self._launch("fastload_resize", of_out, _STRIP, arguments)
+        return failures
 
     def _empty(self, count: int) -> torch.Tensor:
         return torch.empty(count, dtype=torch.uint8, device=self.device)
@@ -147,6 +180,11 @@ class DeviceDecoder:
         host = torch.empty(len(buffer), dtype=torch.uint8, pin_memory=locked)
         host.numpy()[:] = buffer
         return host.to(self.device, non_blocking=True)
+
+
+def planned_rows(plan: _core.DevicePlan) -> npt.NDArray[np.int64]:
+    """The rows of a batch that its plan has."""
+    return np.flatnonzero(plan.left == Left.NONE)
 
 
 def driver_launch(device: torch.device) -> Launch:
@@ -176,6 +214,7 @@ def driver_launch(device: torch.device) -> Launch:
                 "fastload_decode_segments",
                 "fastload_make_samples",
                 "fastload_make_pixels",
+                "fastload_resize",
             )
         }
 

@@ -24,7 +24,7 @@ from fastload.machine import cache_home
 logger = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).parents[1] / "native" / "cuda"
-_PARTS = ("entropy.cuh", "samples.cuh", "pixels.cuh")
+_PARTS = ("entropy.cuh", "samples.cuh", "pixels.cuh", "resize.cuh")
 """What has kernels, in the order in which they run."""
 _OPTIONS = ("--std=c++17", "--ptxas-options=-v")
 _REMEDY = "Install it (pip install 'cuda-bindings', 'nvidia-cuda-nvrtc'), or decode on the host."

@@ -5,6 +5,7 @@
 // - points that a decode has noted are taken, and give the pixels of that decode;
 // - by changed points, or of a file that was changed after its points were noted, the crop is
 //   refused, or has the pixels that the CPU makes by these points, or that the CPU refuses;
+// - what is resized has the pixels that the CPU's resize makes of the crop;
 // - all coefficients are zero again afterwards.
 #include <algorithm>
 #include <cstddef>
@@ -43,25 +44,75 @@ class Collector final : public RowSink {
     int width_;
 };
 
+// A resize of any box of a size, by a window that cuts and pads.
+struct Resizing {
+    Geometry geometry;
+    ResampleOptions options;
+
+    Resizing(const Box& box, int one, int other) {
+        const int height = 1 + one % 64, width = 1 + other % 64;
+        geometry.box = box;
+        geometry.size = {height, width};
+        geometry.window = {height / 2 - 8, width / 3 - 4, 13, 11};
+        geometry.mirror = geometry.mirror_first = one % 2 != 0;
+        geometry.upside_down = other % 2 != 0;
+        options.filter = static_cast<Filter>(one / 64);
+        options.padding = static_cast<Padding>(other / 64);
+        options.antialias = one % 3 != 0;
+    }
+    Size out() const { return {geometry.window.height, geometry.window.width}; }
+
+    // What the CPU makes of the pixels of a box.
+    Pixels by_cpu(const Pixels& pixels, const Box& box) const {
+        Resampler resampler(*find_kernels("plain"));
+        resampler.begin(geometry, options);
+        const Box& needed = resampler.needed();
+        require(needed.height == box.height && needed.width == box.width, "another part");
+        Pixels row(size_t{4} * static_cast<size_t>(box.width) + kRowSlack);
+        for (int y = 0; y < box.height; ++y) {
+            for (int x = 0; x < 3 * box.width; ++x)
+                row[static_cast<size_t>(x / 3 * 4 + x % 3)] =
+                    pixels[static_cast<size_t>(y) * 3 * static_cast<size_t>(box.width) +
+                           static_cast<size_t>(x)];
+            const uint8_t* const line = row.data();
+            resampler.take(&line, 1);
+        }
+        Pixels made(size_t{3} * static_cast<size_t>(out().height) *
+                    static_cast<size_t>(out().width));
+        resampler.finish(made.data());
+        return made;
+    }
+};
+
 // The pixels of a box, twice in a batch. Empty: it is refused, `left` says where.
 Pixels by_device(const jpeg::Frame& frame, const Pixels& file, const jpeg::Points& points,
-                 const Box& box, Left& left) {
+                 const Box& box, Left& left, const Resizing* resizing = nullptr) {
     device::BatchPlan batch(kMemory);
     device::CropPlan crop;
-    left =
-        device::plan_crop(frame, file.data(), file.size(), points, box, batch.most_blocks(), crop);
+    left = device::plan_crop(frame, file.data(), file.size(), points, box, batch.memory(), crop);
     if (left != Left::none) return {};
+    if (resizing != nullptr)
+        device::add_resize(device::ResizeTaps(resizing->geometry, resizing->options), crop);
     batch.add(crop);
-    batch.add(crop);
+    batch.add(crop, 1);
     batch.finish();
-    const device::HostRun run = device::run_on_host(batch);
+    const Size out = resizing == nullptr ? Size{} : resizing->out();
+    const device::HostRun run = device::run_on_host(batch, 1, out);
     require(run.zeros_again, "coefficients are left");
     require(run.failures[0] == run.failures[1], "the verdict depends on the place in the batch");
     const auto half = static_cast<ptrdiff_t>(run.pixels.size() / 2);
     if (run.failures[0] != 0) return {};
     require(std::equal(run.pixels.begin(), run.pixels.begin() + half, run.pixels.begin() + half),
             "the pixels depend on the place in the batch");
-    return Pixels(run.pixels.begin(), run.pixels.begin() + half);
+    const Pixels pixels(run.pixels.begin(), run.pixels.begin() + half);
+    if (resizing != nullptr) {
+        const Pixels made = resizing->by_cpu(pixels, box);
+        const auto middle = run.resized.begin() + static_cast<ptrdiff_t>(made.size());
+        require(std::equal(made.begin(), made.end(), run.resized.begin(), middle) &&
+                    std::equal(made.begin(), made.end(), middle, run.resized.end()),
+                "the resize differs from the CPU's");
+    }
+    return pixels;
 }
 
 // Moves some of the points, a little or far.
@@ -119,6 +170,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         require(left_to_cpu == Left::none, "noted points are not planned");
         require(!made.empty(), "noted points are refused");
         require(made == today.pixels, "the pixels differ from those without points");
+        const Resizing resizing(box, data[5], data[7]);
+        const Box needed = device::ResizeTaps(resizing.geometry, resizing.options).needed;
+        (void)by_device(frame, file, points, needed, left_to_cpu, &resizing);
     } else {
         // Damage. Points of any kind may be in an index that somebody made.
         points.points.resize(static_cast<size_t>(points.in_row(mcu_columns(frame))) *

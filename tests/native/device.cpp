@@ -133,8 +133,8 @@ void try_file(const char* name, int count, unsigned seed, unsigned threads, int 
     device::CropPlan crop;
     for (int i = 0; i < count; ++i) {
         const Box box = draw_box(frame.height, frame.width, i, random);
-        const Left left = device::plan_crop(frame, file.data(), file.size(), points, box,
-                                            plan.most_blocks(), crop);
+        const Left left =
+            device::plan_crop(frame, file.data(), file.size(), points, box, plan.memory(), crop);
         if (left == Left::none) {
             plan.add(crop);
         } else if (left == Left::memory) {
@@ -153,8 +153,9 @@ void try_file(const char* name, int count, unsigned seed, unsigned threads, int 
                 whole.pixels.data() +
                 3 * (static_cast<size_t>(made.top + y) * static_cast<size_t>(frame.width) +
                      static_cast<size_t>(made.left));
-            if (!std::equal(wanted, wanted + row,
-                            run.pixels.data() + made.out + static_cast<size_t>(y) * row))
+            if (!std::equal(
+                    wanted, wanted + row,
+                    run.pixels.data() + batch.first_pixel(i) + static_cast<size_t>(y) * row))
                 return false;
         }
         return true;
@@ -189,7 +190,7 @@ void try_file(const char* name, int count, unsigned seed, unsigned threads, int 
              {Box{0, 0, frame.height, frame.width}, Box{frame.height - 1, frame.width - 1, 1, 1}}) {
             device::BatchPlan bad(uint64_t{1} << 31);
             ++totals.moved;
-            if (device::plan_crop(frame, file.data(), file.size(), points, box, bad.most_blocks(),
+            if (device::plan_crop(frame, file.data(), file.size(), points, box, bad.memory(),
                                   crop) != Left::none) {
                 ++totals.moved_refused;
                 continue;

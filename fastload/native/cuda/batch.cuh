@@ -43,7 +43,7 @@ struct Plane {
 struct alignas(16) Crop {
     uint64_t data;   // where its entropy-coded data are in the batch [bytes], a multiple of 16
     uint64_t codes;  // and its Huffman codes: the first `dc_codes` of them are for DC
-    uint64_t out;    // where its pixels begin, in those of the batch [bytes]
+    uint64_t out;    // where its pixels begin, in those of its chunk [bytes]
     uint32_t first_segment;
     uint32_t first_block;  // of its chunk; those of all components lie one after the other
     uint32_t first_strip;  // of its chunk (kStrip pixels of the box, the last one fewer)
@@ -58,6 +58,24 @@ struct alignas(16) Crop {
     uint8_t smooth;        // whether it is upsampled smoothly, or repeated
     uint8_t is_ycc;
     Plane plane[kComponents];
+};
+
+// An axis of a resize. Positions [lead, lead + count) of the output are sums of `width` neighbouring
+// rows or columns of the crop each; the others are padding. The host has made the weights, which
+// are those of the CPU (Taps in resample.hpp).
+struct Axis {
+    // Where in the batch [bytes]:
+    uint64_t first;    // int32: of each position the first row or column
+    uint64_t weights;  // int16: the first one of each position, then the second of each, ...
+    int32_t lead, count, width;
+    int32_t precision;  // fractional bits of the weights
+};
+
+// What is made of the pixels of a crop: a row of the batch.
+struct Resize {
+    Axis down, across;
+    uint32_t row;
+    uint8_t fill[4];  // of padding: red, green, blue
 };
 
 // Segments of a crop that are decoded by one block of threads.
@@ -80,21 +98,25 @@ struct ChunkArguments {
     const Task* tasks;        // of the chunk
     int16_t* coefficients;    // 64 a block, column by column; zeros before and after
     uint8_t* samples;         // 64 a block, in rows of the rectangle
-    uint8_t* pixels;          // of the batch
+    uint8_t* pixels;          // of the chunk's crops
     uint32_t* failures;       // of the chunk's crops: set where the data are not what they must be
+    const Resize* resizes;    // of the chunk's crops
+    uint8_t* out;             // (rows, out_height, out_width, 3)
     uint32_t crop_count;
     uint32_t blocks;  // of the chunk
     uint32_t strips;
+    uint32_t out_height, out_width;
 #ifndef __CUDACC__
     uint32_t* turns = nullptr;  // of each segment of the batch: how often its loop ran
 #endif
 };
 
 // The compilers lay them out alike, and so does fastload/render/jpegs_on_device.py.
-static_assert(sizeof(Segment) == 36 && sizeof(Crop) == 560 && sizeof(Task) == 12,
+static_assert(sizeof(Segment) == 36 && sizeof(Crop) == 560 && sizeof(Task) == 12 &&
+                  sizeof(Resize) == 72,
               "host and device read the same tables");
 #ifdef __CUDACC__
-static_assert(sizeof(ChunkArguments) == 80, "as the host launches kernels");
+static_assert(sizeof(ChunkArguments) == 104, "as the host launches kernels");
 #endif
 
 // Which of the crops of a chunk has what is numbered `number`, where each crop has the numbers from

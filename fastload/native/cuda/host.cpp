@@ -8,6 +8,7 @@
 
 #include "cuda/entropy.cuh"
 #include "cuda/pixels.cuh"
+#include "cuda/resize.cuh"
 #include "cuda/samples.cuh"
 #include "device_plan.hpp"
 
@@ -65,6 +66,8 @@ bool launch(const std::string& name, uint64_t blocks, const ChunkArguments& argu
         launch<SampleMemory>(fastload_make_samples, blocks, kSampleThreads, arguments, threads);
     } else if (name == "fastload_make_pixels") {
         launch<Nothing>(fastload_make_pixels, blocks, kStrip, arguments, threads);
+    } else if (name == "fastload_resize") {
+        launch<Nothing>(fastload_resize, blocks, kStrip, arguments, threads);
     } else {
         return false;
     }
@@ -81,15 +84,18 @@ bool run_kernel_on_host(const char* name, const uint8_t* arguments, uint64_t blo
     return launch(name, blocks, given, 1);
 }
 
-HostRun run_on_host(const BatchPlan& plan, unsigned threads) {
+HostRun run_on_host(const BatchPlan& plan, unsigned threads, Size out) {
     HostRun run;
     run.pixels.assign(plan.pixel_bytes(), 0);
     run.failures.assign(plan.crops(), 0);
     run.turns.assign(plan.segments().size(), 0);
     run.zeros_again = true;
+    const uint64_t of_out = static_cast<uint64_t>(out.height) * static_cast<uint64_t>(out.width);
+    run.resized.assign(3 * of_out * plan.crops(), 0);
     const auto buffer = copied(plan.buffer().data(), plan.buffer().size());
     const auto* const crops = reinterpret_cast<const Crop*>(buffer.get() + plan.crops_at());
     const auto* const tasks = reinterpret_cast<const Task*>(buffer.get() + plan.tasks_at());
+    const auto* const resizes = reinterpret_cast<const Resize*>(buffer.get() + plan.resizes_at());
     for (const Chunk& chunk : plan.chunks()) {
         // Each chunk in its own memory, which may be larger than new aligns for.
         const size_t count = 64 * static_cast<size_t>(chunk.blocks);
@@ -102,17 +108,23 @@ HostRun run_on_host(const BatchPlan& plan, unsigned threads) {
         arguments.tasks = tasks + chunk.first_task;
         arguments.coefficients = coefficients.get();
         arguments.samples = samples.get();
-        arguments.pixels = run.pixels.data();
+        arguments.pixels = run.pixels.data() + chunk.first_pixel;
         arguments.failures = run.failures.data() + chunk.first_crop;
         arguments.crop_count = chunk.crops;
         arguments.blocks = static_cast<uint32_t>(chunk.blocks);
         arguments.strips = static_cast<uint32_t>(chunk.strips);
         arguments.turns = run.turns.data();
+        arguments.resizes = resizes + chunk.first_crop;
+        arguments.out = run.resized.data();
+        arguments.out_height = static_cast<uint32_t>(out.height);
+        arguments.out_width = static_cast<uint32_t>(out.width);
         constexpr uint64_t kAtOnce = kSampleThreads / 8;
         (void)launch("fastload_decode_segments", chunk.tasks, arguments, threads);
         (void)launch("fastload_make_samples", (chunk.blocks + kAtOnce - 1) / kAtOnce, arguments,
                      threads);
         (void)launch("fastload_make_pixels", chunk.strips, arguments, threads);
+        const uint64_t strips = (of_out + kStrip - 1) / kStrip;
+        (void)launch("fastload_resize", chunk.crops * strips, arguments, threads);
         run.zeros_again =
             run.zeros_again && std::all_of(coefficients.get(), coefficients.get() + count,
                                            [](int16_t value) { return value == 0; });

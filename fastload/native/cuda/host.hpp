@@ -8,6 +8,8 @@
 
 #include <pthread.h>
 
+#include "image.hpp"
+
 namespace fastload::device {
 
 class BatchPlan;
@@ -29,6 +31,7 @@ struct HostBlock {
 // What the kernels make of a batch.
 struct HostRun {
     std::vector<uint8_t> pixels;     // BatchPlan::pixel_bytes
+    std::vector<uint8_t> resized;    // (rows, out.height, out.width, 3)
     std::vector<uint32_t> failures;  // of each crop; 0: its pixels are right
     std::vector<uint32_t> turns;     // of each segment: how many symbols were read
     bool zeros_again = false;        // whether all coefficients are zero again
@@ -36,11 +39,12 @@ struct HostRun {
 
 // Runs one kernel, by its name, as a launch on a device would: `arguments` are ChunkArguments as a
 // device has them. False if there is no such kernel.
-constexpr size_t kArgumentBytes = 80;
+constexpr size_t kArgumentBytes = 104;
 bool run_kernel_on_host(const char* name, const uint8_t* arguments, uint64_t blocks);
 
 // Runs the kernels of a finished batch, chunk after chunk. `threads`: of the host, that share a
-// block (1 or a power of two up to 64). All memory is of exactly the size that the device has.
-HostRun run_on_host(const BatchPlan& plan, unsigned threads = 1);
+// block (1 or a power of two up to 64). `out`: the size that crops are resized to, as they were
+// planned; 0x0: they are not. All memory is of exactly the size that the device has.
+HostRun run_on_host(const BatchPlan& plan, unsigned threads = 1, Size out = {});
 
 }  // namespace fastload::device
