@@ -50,6 +50,8 @@ TESTS = {
     "test_dali_backend": "backends.dali backends.dali_graph",
     "test_decode": "decode.image",
     "test_decode_header": "decode.header",
+    "test_decode_on": "backends.pixels_planned loader.decoding render.jpeg_share "
+    "render.pending_jpegs",
     "test_decode_register": "decode.libraries",
     "test_device_stage": "device host_memory render.transfer",
     "test_demo_objects": "tools.demo.objects",

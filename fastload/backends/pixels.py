@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from fastload import native
 from fastload.backends.base import Context
 from fastload.backends.maker import PixelMaker, Threads
@@ -9,7 +11,9 @@ from fastload.backends.pixels_native import NativePixels
 from fastload.backends.rows import RowReader
 from fastload.errors import ConfigurationError
 from fastload.files import DecodeSettings
-from fastload.native.seek import SeekIndexOption
+
+if TYPE_CHECKING:
+    from fastload.backends.pixels_planned import DecodeOn
 
 
 def reader_and_pixels(
@@ -18,12 +22,11 @@ def reader_and_pixels(
     settings: DecodeSettings,
     *,
     decoder: str = "auto",
-    check_whole: bool = False,
-    draft: bool = False,
-    seek_index: SeekIndexOption = False,
+    decode_on: DecodeOn = "host",
+    **how: Any,
 ) -> tuple[RowReader, PixelMaker]:
     """What reads the rows of a source that has no objects, and what makes its images; for the
-    options see `TurboJpegOptions`.
+    options, of which `how` are those of `NativePixels`, see `TurboJpegOptions`.
 
     Raises:
         BackendUnavailableError: the decoder asked for is not installed.
@@ -45,18 +48,14 @@ def reader_and_pixels(
             from fastload.backends.pixels_composite import CompositePixels
 
             if CompositePixels.serves(context):
-                return rows, CompositePixels(
-                    context, rows, threads, check_whole=check_whole, seek_index=seek_index
-                )
+                return rows, CompositePixels(context, rows, threads, **how)
         if NativePixels.serves(context):
-            return rows, NativePixels(
-                context,
-                rows,
-                threads,
-                check_whole=check_whole,
-                draft=draft,
-                seek_index=seek_index,
-            )
+            if decode_on == "host":
+                return rows, NativePixels(context, rows, threads, **how)
+            from fastload.backends.pixels_planned import PlannedPixels
+
+            given: Any = {"decode_on": decode_on, "asked": context, "device": context.device}
+            return rows, PlannedPixels(context, rows, threads, **given, **how)
         if decoder == "native":
             raise ConfigurationError(
                 "options: decoder='native' serves columns of compressed images and masks, to a "

@@ -37,6 +37,7 @@ class CompositePixels(PixelMaker):
         *,
         check_whole: bool = False,
         seek_index: SeekIndexOption = False,
+        **_: object,
     ) -> None:
         super().__init__(context, rows, threads)
         assert isinstance(rows.makes, CompositeReader)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fastload.backends.base import Context
 from fastload.backends.maker import BatchInWork, Part, PixelMaker, Threads, waits
-from fastload.backends.needs import CORE, lacking
+from fastload.backends.needs import CORE, Asked, lacking
 from fastload.backends.rows import Buffers, RowReader, is_little, settled_size
 from fastload.decode.libraries import core_formats, others_by_pillow
 from fastload.draws import Draws
@@ -48,15 +48,21 @@ class CoreDecoding:
     """The threads of the native core, how thoroughly they decode, and the seek index they use."""
 
     def __init__(
-        self, threads: int, source: Source, check_whole: bool, seek_index: SeekIndexOption
+        self,
+        threads: int,
+        source: Source,
+        check_whole: bool,
+        seek_index: SeekIndexOption,
+        only_cheap: bool = True,
     ) -> None:
-        """For the options see `TurboJpegOptions`."""
+        """For the options see `TurboJpegOptions`; `only_cheap`: see `SeekIndex`."""
         self.pool = NativePool(threads)
         self.check_whole = check_whole
         self._encoded = bool(source.encoded)
-        self.index, self._no_index = (
-            open_seek_index(seek_index, source, only_cheap=True) if self._encoded else (None, "")
+        opened = (
+            open_seek_index(seek_index, source, only_cheap=only_cheap) if self._encoded else None
         )
+        self.index, self.no_index = opened or (None, "")
 
     def say(self) -> None:
         """Warn, once a process, that images lose bits."""
@@ -91,7 +97,7 @@ class CoreDecoding:
             rows["decoded"] = (
                 ", ".join(f"{what} {count}" for what, count in decoded.items()) or "nothing yet"
             )
-            rows["seek index"] = self._no_index or self._about_index()
+            rows["seek index"] = self.no_index or self._about_index()
         return rows
 
     def _about_index(self) -> str:
@@ -125,6 +131,8 @@ class NativePixels(PixelMaker):
     """
 
     can = CORE
+    only_cheap = True
+    """Whether points are noted only of images of which they cost little."""
 
     def __init__(
         self,
@@ -145,15 +153,15 @@ class NativePixels(PixelMaker):
         copied = None not in self._settled_for(None) and not any(plan.resamples for plan in plans)
         self.light = copied and is_little(source.pixels.values(), context.batch_size * len(plans))
         """Whether there is less to do than to hand it to other threads and to wait for them."""
-        self._core = CoreDecoding(threads.count, source, check_whole, seek_index)
+        self._core = CoreDecoding(threads.count, source, check_whole, seek_index, self.only_cheap)
         self._pool = self._core.pool
         self._waits = waits(context)
 
     @classmethod
-    def serves(cls, context: Context) -> bool:
+    def serves(cls, asked: Asked) -> bool:
         """Whether the core can make such batches."""
-        source, plans = context.source, context.recipe.geometries
-        if lacking(cls.can, context):
+        source, plans = asked.source, asked.recipe.geometries
+        if lacking(cls.can, asked):
             return False
         if not all(_goes_to_core(plan, compressed=bool(source.encoded)) for plan in plans):
             return False
@@ -191,7 +199,7 @@ class NativePixels(PixelMaker):
     def _decode(self, draws: Draws) -> BatchInWork:
         plans = self._recipe.of(draws).geometries
         sizes = [plan.out_size for plan in plans if plan.out_size is not None]  # all of them
-        work = BatchInWork(draws, self._rows.buffers(len(draws), sizes, self._allocate))
+        work = BatchInWork(draws, self._buffers(draws, sizes))
         if self._waits:
             work.parts.append(_LookedPart(self._threads.submit(self._look, work), self._threads))
             return work
@@ -300,7 +308,11 @@ class NativePixels(PixelMaker):
             check_whole=self._core.check_whole,
             draft=self._draft,
             index=self._core.index,
+            plan=buffers.plan,
         )
+
+    def _buffers(self, draws: Draws, sizes: Sequence[Size]) -> Buffers:
+        return self._rows.buffers(len(draws), sizes, self._allocate)
 
     # Pixels in arrays
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,8 @@ class Buffers:
     """(B, height, width, C), by column and view."""
     points: Tables = ()
     """Where points of the images go; none where no column is moved by geometry."""
+    plan: ClassVar[None] = None
+    """See `PlannedBuffers`."""
 
     def take(self, rows: slice) -> Buffers:
         """A slice of it, to be written to."""

@@ -3,10 +3,12 @@ processes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastload import native
+from fastload.arguments import require
 from fastload.backends.base import HOST_TRAITS, BackendOptions, Context, Fit
 from fastload.backends.maker import BatchMaker, PixelMaker
 from fastload.backends.needs import lacking
@@ -15,6 +17,10 @@ from fastload.backends.pixels_native import NativePixels
 from fastload.backends.rows import RowReader
 from fastload.errors import ConfigurationError
 from fastload.native.seek import SeekIndexOption
+
+if TYPE_CHECKING:
+    from fastload.backends.pixels_planned import DecodeOn
+    from fastload.render.jpeg_share import OnDevice
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,10 @@ class TurboJpegOptions(BackendOptions):
     folder of fastload's caches, for at least 256 images, at most 4 GB and a tenth of the free
     space; none where that cannot be written. A path: this file, made if it is not there. False:
     none."""
+    decode_on: DecodeOn = field(default="host", kw_only=True)
+    """"device": JPEGs that the seek index knows are decoded and resized on the GPU, to the same
+    pixels; what it cannot take, the host decodes (`docs/gpu-decode.md`). "auto": of each batch as
+    many as pays, by what host and GPU leave idle; none where there is no GPU. "host": none."""
 
     @classmethod
     def within(cls, directory: Path) -> TurboJpegOptions:
@@ -67,22 +77,39 @@ class TurboJpegBackend(BatchMaker):
 
     def __init__(self, context: Context, options: TurboJpegOptions) -> None:
         super().__init__(context)
-        if options.draft:
-            _require_draft(context, options.decoder)
+        if options.draft or options.decode_on != "host":
+            _check(context, options)
         self._options = options
         self.depth = self._opened()[1].depth
 
+    @property
+    def on_device(self) -> OnDevice | None:
+        """What a GPU has decoded so far; None where none is asked for."""
+        return getattr(self._pixels, "on_device", None)
+
     def _open(self) -> tuple[RowReader, PixelMaker]:
         options = self._options
-        return reader_and_pixels(
-            self._context,
-            self._threads,
-            options.decode_settings,
-            decoder=options.decoder,
-            check_whole=options.check_whole,
-            draft=options.draft,
-            seek_index=options.seek_index,
-        )
+        how = {name: getattr(options, name) for name in _HOW}
+        return reader_and_pixels(self._context, self._threads, options.decode_settings, **how)
+
+
+_HOW = ("decoder", "check_whole", "draft", "seek_index", "decode_on")
+"""The options of `reader_and_pixels`."""
+
+
+def _check(context: Context, options: TurboJpegOptions) -> None:
+    """Raises ConfigurationError, BackendUnavailableError: what is asked for cannot be here."""
+    known = ("auto", "host", "device")
+    require(
+        "decode_on", options.decode_on in known, "'auto', 'host' or 'device'", options.decode_on
+    )
+    if options.draft:
+        _require_draft(context, options.decoder)
+    if options.decode_on == "device":
+        from fastload.backends.pixels_planned import require_device
+
+        how = {"decoder": options.decoder, "draft": options.draft}
+        require_device(context, context.device, **how)
 
 
 def _require_draft(context: Context, decoder: str) -> None:

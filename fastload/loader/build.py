@@ -183,6 +183,10 @@ def _on_backend(
         from fastload.backends.submitted import SubmittedBackend
 
         built = SubmittedBackend(built)
+    if getattr(options, "decode_on", "host") != "host":
+        from fastload.loader.decoding import DecodingBackend
+
+        built = DecodingBackend(built, config.device)
     compared: ComparedBackend | None = None
     if (assumed := served.opened.assumed) is not None:
         from fastload.loader.compared import ComparedBackend

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from fastload.loader.feed import Feed
 from fastload.loader.states import LoadedOrder
 from fastload.sampler import Position
 from fastload.spans import SpanLog
+
+if TYPE_CHECKING:
+    from fastload.render.jpeg_share import OnDevice
 
 
 class OneThread:
@@ -156,7 +159,10 @@ class Stats:
     its own decoder, and by libjpeg-turbo because they are of another "coding", other "components"
     or "layout", or "unusual"; of these "reduced" (`draft=True`), "indexed" by the points of a seek
     index, and "noted", whose points it was given. "png", "webp"; "python": by the decoders of other
-    libraries. Empty where nobody counts."""
+    libraries; "device": on a GPU, and "refused" there, so that the core has made them again. Empty
+    where nobody counts."""
+    on_device: OnDevice | None = None
+    """What a GPU has decoded, with `TurboJpegOptions(decode_on=...)` of "auto" or "device"."""
     _started: float = field(default=0.0, repr=False, compare=False)
 
     @property

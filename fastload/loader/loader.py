@@ -724,8 +724,10 @@ class Loader(ShownAsDataLoader):
 
     def stats(self) -> Stats:
         """Counts and times so far; a snapshot."""
-        decoded = getattr(self._parts.backend, "decoded", {})  # of those who count
-        return replace(self._progress.stats, decoded=decoded)
+        backend = self._parts.backend
+        decoded = getattr(backend, "decoded", {})  # of those who count
+        on_device = getattr(backend, "on_device", None)
+        return replace(self._progress.stats, decoded=decoded, on_device=on_device)
 
     def record(self, spans: SpanLog | None) -> None:
         """Write what each batch spends its time on to a log, from now on; None: no longer.

@@ -351,7 +351,8 @@ class NativePool:
         zeros in all views of all columns.
 
         Args:
-            plan: of one column with one view, without `draft`: its share of the images is planned for a GPU by the points of the index in place of being decoded
+            plan: of one column with one view, without `draft`: its share of the images is planned
+                for a GPU by the points of the index in place of being decoded
                 (`fastload.render.jpegs_on_device`). `plan.left` then says of which this is not so:
                 those are decoded.
         """

@@ -8,6 +8,7 @@ the CPU to the last bit. `docs/gpu-decode.md` has the design, and what has not r
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -19,6 +20,8 @@ import numpy.typing as npt
 import torch
 
 from fastload.errors import BackendUnavailableError
+from fastload.native.extension import load
+from fastload.render import nvrtc
 from fastload.render.nvrtc import kept_kernels
 from fastload.render.transfer import stream_of
 
@@ -30,6 +33,10 @@ MEMORY = 256 << 20
 block, 3 a pixel; some 280 crops of photographs of 500 x 375), and as many again of data that are
 copied there for a batch. A crop that takes more, and those for which a batch has no room left, are
 left to the CPU."""
+
+ON_HOST = "FASTLOAD_CUDA_ON_HOST"
+"""Environment variable: 1 has the kernels run on the host, one thread after the other, for batches
+that stay there. It is slow, and for tests."""
 
 _BLOCKS_AT_ONCE = 32
 """Blocks of samples that a block of threads makes (`kSampleThreads` / 8)."""
@@ -95,10 +102,12 @@ class DeviceDecoder:
             BackendUnavailableError: this GPU, driver or NVRTC cannot; the message says why.
         """
         self.device = device
-        self._launch = launch or driver_launch(device)
+        self._launch = launch or launch_on(device)
         self._coefficients = torch.empty(0)
         self._samples = torch.empty(0)
         self._pixels = torch.empty(0)
+        self.trusted = False
+        """Whether its pixels were compared with those of the host."""
 
     @property
     def nbytes(self) -> int:
@@ -185,6 +194,34 @@ class DeviceDecoder:
 def planned_rows(plan: _core.DevicePlan) -> npt.NDArray[np.int64]:
     """The rows of a batch that its plan has."""
     return np.flatnonzero(plan.left == Left.NONE)
+
+
+def why_not(device: torch.device) -> str:
+    """Why JPEGs cannot be decoded on a device, for a person; empty where nothing is in the way that
+    can be known before a kernel is compiled."""
+    if _on_host(device):
+        return ""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return f"batches go to {device}, and decoding there needs a CUDA GPU: device='cuda'"
+    return nvrtc.why_not()
+
+
+def launch_on(device: torch.device) -> Launch:
+    """How kernels are launched on a device.
+
+    Raises:
+        BackendUnavailableError: they cannot be; the message says why.
+    """
+    return run_here if _on_host(device) else driver_launch(device)
+
+
+def _on_host(device: torch.device) -> bool:
+    return device.type == "cpu" and os.environ.get(ON_HOST) == "1"
+
+
+def run_here(name: str, blocks: int, threads: int, arguments: ChunkArguments) -> None:
+    """Run a kernel on the host, before this returns."""
+    load().run_kernel_on_host(name, bytes(arguments), blocks)
 
 
 def driver_launch(device: torch.device) -> Launch:

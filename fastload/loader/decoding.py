@@ -1,0 +1,70 @@
+"""The first step of the device stage, for a backend that hands on JPEGs which are planned for a
+device: they are decoded and judged there, before samples that cannot be read are replaced."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from fastload.backends.base import Backend, Failure, HostBatch, StartedWork, Work
+from fastload.draws import Draws
+from fastload.errors import BackendUnavailableError
+from fastload.render.jpegs_on_device import DeviceDecoder
+from fastload.render.pending_jpegs import PendingJpegs
+
+logger = logging.getLogger("fastload")
+
+
+class DecodingBackend:
+    """A backend whose planned images are made on a device as soon as a batch of it is waited
+    for."""
+
+    def __init__(self, backend: Backend, device: torch.device) -> None:
+        self._backend, self._device = backend, device
+        self._decoder: DeviceDecoder | None = None
+        """None until the first images that are planned."""
+
+    def start(self, draws: Draws) -> Work:
+        work = self._backend.start(draws)
+        return StartedWork(partial(self.finished, work), work.cancel)
+
+    def finished(self, work: Work) -> HostBatch:
+        """The batch, with its images on the device."""
+        host = work.result()
+        for name, column in host.columns.items():
+            if isinstance(column, PendingJpegs):
+                host.columns[name], errors = self._made(column)
+                known = {failure.row: failure for failure in host.failures}
+                known |= {row: Failure(row, error) for row, error in errors.items()}
+                host.failures = [known[row] for row in sorted(known)]
+        return host
+
+    def _made(self, images: PendingJpegs) -> tuple[torch.Tensor, Mapping[int, Exception]]:
+        if self._decoder is None and not images.share.stopped:
+            try:
+                self._decoder = DeviceDecoder(self._device)
+            except BackendUnavailableError as error:
+                if images.share.is_fixed:
+                    raise
+                images.share.stop(str(error))
+                logger.warning("decode_on='auto': %s The host decodes all.", error)
+        if self._decoder is None:
+            return images.make_on_host(self._device)
+        return images.make(self._decoder)
+
+    def close(self) -> None:
+        self._backend.close()
+        self._decoder = None
+
+    def explain(self) -> Mapping[str, str]:
+        return self._backend.explain()
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the backend's: its name, `depth`, `decoded`."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._backend, name)
