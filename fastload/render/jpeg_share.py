@@ -32,7 +32,7 @@ class OnDevice:
     """Decoded and resized there."""
     refused: int = 0
     """Those whose data were not what the seek index says: made again on the host, which notes them
-    anew."""
+    again."""
     left: Mapping[str, int] = field(default_factory=dict)
     """Images that were in its share and that it could not take, by the reason."""
     share: float = 0.0
