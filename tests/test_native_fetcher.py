@@ -305,3 +305,23 @@ def test_a_forked_child_has_connections_of_its_own(
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert bytes(fetched(fetcher, f"{server.url}/b/x", [(0, -1)])[0].body) == data
     assert fetcher.connections <= 5
+
+
+def test_a_thread_that_was_given_up(server: ObjectServer) -> None:
+    """Outlives its fetcher, as one that waits for a resolver may."""
+    server.faults["b/y"] = ["mute"]
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            fetcher = core.Fetcher(10.0, 15.0, 60.0)
+            fetcher.ask(core.Fetch(), [0], [f"{server.url}/b/y"], [0], [-1])
+            fetcher.close(0.0)
+            with pytest.raises(RuntimeError, match="closed"):
+                fetcher.ask(core.Fetch(), [0], [f"{server.url}/b/y"], [0], [-1])
+            fetcher.close(0.0)
+            del fetcher
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -192,12 +192,16 @@ struct Fetcher::State {
         FetchRequest request;
     };
 
-    State(const FetchSettings& given, std::atomic<int>& limit, std::shared_ptr<BodyMemory> kept)
-        : settings(given), most(limit), memory(std::move(kept)), curl(*curl_library()) {}
+    State(FetchSettings given, std::shared_ptr<BodyMemory> kept)
+        : settings(std::move(given)),
+          most(settings.limit),
+          memory(std::move(kept)),
+          curl(*curl_library()) {}
 
     const uint64_t owner = current_process();
-    const FetchSettings& settings;
-    std::atomic<int>& most;
+    // Its own: a thread that was given up outlives the Fetcher.
+    const FetchSettings settings;
+    std::atomic<int> most;  // requests at once
     const std::shared_ptr<BodyMemory> memory;
     const Curl& curl;
 
@@ -205,6 +209,7 @@ struct Fetcher::State {
     std::condition_variable ended;
     std::thread thread;
     bool running = false, stop = false;
+    bool given_up = false;  // whether `close` has left the thread to itself
     std::deque<Wanted> wanted;
     bool waited = false, paced = false;
     int wake[2] = {-1, -1};  // a pipe; what is written there ends a wait
@@ -598,19 +603,19 @@ std::string Fetcher::words(int code) {
 }
 
 Fetcher::Fetcher(FetchSettings settings)
-    : settings_(std::move(settings)),
-      limit_(settings_.limit),
-      memory_(std::make_shared<BodyMemory>()),
-      state_(nullptr) {
+    : settings_(std::move(settings)), memory_(std::make_shared<BodyMemory>()), state_(nullptr) {
     if (!available()) throw std::runtime_error("libcurl.so.4 is not here, or older than 7.62");
-    state_ = new State(settings_, limit_, memory_);
+    state_ = new State(settings_, memory_);
 }
 
 Fetcher::~Fetcher() {
     State* const mine = state_.load();
     if (mine->owner != current_process()) return;  // the parent's: left as it is, as in `state`
     close(60.0);
-    if (mine->running) return;  // it was given up, and its thread uses it
+    {
+        const std::lock_guard<std::mutex> lock(mine->mutex);
+        if (mine->given_up) return;  // its thread uses it
+    }
     for (const int end : mine->wake)
         if (end >= 0) ::close(end);
     delete mine;
@@ -621,7 +626,8 @@ Fetcher::State& Fetcher::state() {
     if (found->owner == current_process()) return *found;
     // The first use in a forked child: the connections of the parent are not this process's, and
     // its locks may be held. They are left as they are.
-    auto made = std::make_unique<State>(settings_, limit_, std::make_shared<BodyMemory>());
+    auto made = std::make_unique<State>(settings_, std::make_shared<BodyMemory>());
+    made->most = found->most.load();
     if (state_.compare_exchange_strong(found, made.get())) return *made.release();
     return *found;
 }
@@ -645,7 +651,7 @@ void Fetcher::drop(const std::shared_ptr<Fetch>& fetch) {
     if (here.running) here.wake_up();
 }
 
-void Fetcher::set_limit(int limit) { limit_ = limit; }
+void Fetcher::set_limit(int limit) { state().most = limit; }
 
 bool Fetcher::waited() {
     State& here = state();
@@ -670,6 +676,7 @@ int64_t Fetcher::connections() { return state().connections; }
 void Fetcher::close(double seconds) {
     State& here = state();
     std::unique_lock<std::mutex> lock(here.mutex);
+    if (here.given_up) return;
     if (!here.running) {
         if (here.thread.joinable()) here.thread.join();
         here.release();
@@ -683,6 +690,7 @@ void Fetcher::close(double seconds) {
         here.thread.join();
         return;
     }
+    here.given_up = true;
     here.thread.detach();
 }
 

@@ -156,7 +156,6 @@ class Fetcher {
     State& state();
 
     const FetchSettings settings_;
-    std::atomic<int> limit_;
     std::shared_ptr<BodyMemory> memory_;
     std::atomic<State*> state_;
 };
