@@ -123,6 +123,7 @@ TESTS = {
     "test_recipe_distortions": "recipe.distortions",
     "test_recipe_five_crop": "recipe.five_crop",
     "test_recipe_fixmatch": "pipelines.of_fixmatch recipe.fixmatch",
+    "test_size_and_crop": "pipelines.of_diffusers recipe.size_and_crop sources.placements",
     "test_recipe_geometry": "geometry.boxes geometry.plan recipe.attributes recipe.crops",
     "test_recipe_composite": "backends.composites backends.pasted recipe.composite",
     "test_recipe_partner": "recipe.partner",

@@ -309,7 +309,11 @@ def double(image: Any) -> Any:
         (v1.RandomChoice([v1.CenterCrop(8)]), "moves pixels; draw it"),
         (v2.ElasticTransform(sigma=0.3, fill=None), "fill=None leaves it to the kind"),
         (v1.FiveCrop(3), "no batched form"),
-        (v2.Resize(8, interpolation="lanczos"), "'lanczos' is not among nearest"),
+        (
+            v2.Compose([v2.ToImage(), v2.Resize(8, interpolation="lanczos")]),
+            "'lanczos' is for PIL images",
+        ),
+        (v2.RandomRotation(9, interpolation=InterpolationMode.BICUBIC), "'bicubic' is not among"),
         (
             v1.RandomResizedCrop(8, interpolation=InterpolationMode.BOX),
             "'box' is not among nearest",
@@ -351,7 +355,7 @@ def test_mixing_belongs_into_batch_transform() -> None:
         lambda: Resize(),
         lambda: Resize((3, 3), max_size=4),
         lambda: Resize(shorter=8, max_size=8),
-        lambda: Resize(shorter=8, interpolation="lanczos"),  # type: ignore[arg-type]
+        lambda: Resize(shorter=8, interpolation="hamming"),  # type: ignore[arg-type]
         lambda: RandomCrop((3, 3), padding=(1, 1, 1, -1)),
         lambda: RandomCrop((3, 3), padding_mode="wrap"),  # type: ignore[arg-type]
         lambda: Pad((1, 1, 1, 1), fill=()),

@@ -30,6 +30,7 @@ from rich.console import Console
 from benchmarks.pipelines import (
     of_deit,
     of_detr,
+    of_diffusers,
     of_dino,
     of_dinov2,
     of_fixmatch,
@@ -74,6 +75,7 @@ FAMILIES = (
     of_torchvision_segmentation,
     of_smp,
     of_detr,
+    of_diffusers,
     of_rtdetrv2,
     of_torchvision_detection,
     of_yolo,

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -145,13 +145,15 @@ class CacheBackend(BatchMaker):
             raise ConfigurationError(
                 f"storage: must be 'auto', 'disk', 'ram' or 'device', got {options.storage!r}."
             )
-        if context.recipe.composite.most > 1 and (
+        made = context.source.made
+        if (context.recipe.composite.most > 1 or made) and (
             options.short_side is not None
             or not context.source.details.get("resolution", "full").startswith("full")
         ):
+            what = "sizes and places" if made else "samples of several images (Mosaic, MixUp)"
             raise ConfigurationError(
-                "options: a cache of reduced images (short_side) gives other samples of several "
-                "images (Mosaic, MixUp) than the source; use a cache of full resolution."
+                f"options: a cache of reduced images (short_side) gives other {what} than the "
+                "source; use a cache of full resolution."
             )
         self._variant = Variant(options.short_side, options.exif_orientation, options.max_pixels)
         self._options = options
@@ -304,7 +306,7 @@ class CacheBackend(BatchMaker):
         if self._filler is None and not self._not_filled_here:
             self._pace = Pace()
             self._filler = Filler(
-                self._context.source,
+                self._to_cache,
                 self._directory,
                 exif_orientation=self._options.exif_orientation,
                 max_pixels=self._options.max_pixels,
@@ -317,7 +319,7 @@ class CacheBackend(BatchMaker):
 
     def _is_current(self) -> bool:
         return is_current(
-            self._context.source,
+            self._to_cache,
             self._options.directory,
             exif_orientation=self._options.exif_orientation,
             max_pixels=self._options.max_pixels,
@@ -383,6 +385,12 @@ class CacheBackend(BatchMaker):
         )
         return {**rows, **super().explain()}
 
+    @cached_property
+    def _to_cache(self) -> Source:
+        """The source without columns that geometry makes."""
+        source = self._context.source
+        return source.without(source.made)
+
     def _opened_source(self) -> Source:
         """Build what must be built, and bring the arrays to where they are served from."""
         options, context = self._options, self._context
@@ -391,7 +399,7 @@ class CacheBackend(BatchMaker):
             source = open_cache(self._directory)
         elif self._builds:
             directory = build_cache(
-                source,
+                self._to_cache,
                 options.directory,
                 short_side=options.short_side,
                 exif_orientation=options.exif_orientation,
@@ -403,6 +411,7 @@ class CacheBackend(BatchMaker):
                 later=self._keep_look,
             )
             source = open_cache(directory)
+        source = replace(source, columns={**source.columns, **context.source.made})
         if options.verify and "cache" in source.details:
             verify_cache(source.details["cache"])
         if self._storage is None:

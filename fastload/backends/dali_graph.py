@@ -55,7 +55,7 @@ def filter_of(plan: GeometryPlan) -> DaliFilter:
     # antialias only.
     asked = (
         plan.interpolation
-        if plan.interpolation == "nearest"
+        if plan.interpolation in ("nearest", "lanczos")
         else f"{plan.interpolation} with antialias=False"
     )
     raise UnsupportedTransformError(

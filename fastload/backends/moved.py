@@ -44,6 +44,7 @@ class MovedColumns:
         self._source, self._recipe, self._outputs = source, recipe, outputs
         self._boxes = next((n for n, c in source.instances.items() if c.kind.drops_objects), "")
         self._masks = MaskDrawer(threads, allocate) if source.drawn else None
+        self._traced = bool(source.made) or self._masks is not None
         self.paster: Paster | None = None
         """Says where one picture is put over another; None: pictures are blended, or there is only
         one."""
@@ -57,7 +58,7 @@ class MovedColumns:
     def _steps(self) -> list[tuple[PointStep, ...]]:
         """Of the `PointMap` of each view."""
         views = range(len(self._recipe.geometries))
-        return [self._recipe.steps(view, traced=self._masks is not None) for view in views]
+        return [self._recipe.steps(view, traced=self._traced) for view in views]
 
     def tables(self, count: int) -> Tables:
         """Uninitialised, of so many samples; none where no column is moved by geometry."""
@@ -71,9 +72,8 @@ class MovedColumns:
         if self._boxes and any(plan.needs_objects for plan in plans):
             boxes = self._source.instances[self._boxes].at(members.indices)
             objects = Objects(boxes.values.astype(np.float64), boxes.rows_of_values)
-        traced = self._masks is not None
         return tuple(
-            self._recipe.points(view, sizes, members, objects, traced=traced)
+            self._recipe.points(view, sizes, members, objects, traced=self._traced)
             for view in range(len(plans))
         )
 

@@ -123,7 +123,7 @@ def _require_draft(context: Context, decoder: str) -> None:
     elif not all(plan.resamples for plan in plans):
         why = "the transform resizes nothing; put a Resize or RandomResizedCrop into it"
     elif not all(
-        one.antialias and one.interpolation in ("bilinear", "bicubic") for one in samplings
+        one.weighs and (one.antialias or one.interpolation == "lanczos") for one in samplings
     ):
         why = (
             "the transform resizes without antialiasing, of which an image reduced in "

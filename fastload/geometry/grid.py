@@ -18,6 +18,8 @@ from fastload.geometry.plan import PaddingMode, Resampling
 
 Positions = TypeVar("Positions", npt.NDArray[np.int64], torch.Tensor)
 
+_SUPPORT = {"bilinear": 1, "bicubic": 2, "lanczos": 3}
+"""How far filters reach [pixels]."""
 _RAW_BITS, WEIGHT_BITS = 14, 15
 """Of weights before and after they are normalised: sums of 255 times those stay below 2^24, where
 float32 is exact, for images reduced up to 1,000 times and filters whose weights have magnitudes
@@ -94,9 +96,7 @@ def filter_weights(
     weight.
     """
     antialias = resampling.antialias
-    support, a = (
-        (1, 0.0) if resampling.interpolation == "bilinear" else (2, -0.5 if antialias else -0.75)
-    )
+    support, a = _SUPPORT[resampling.interpolation], -0.5 if antialias else -0.75
     scale = (length.to(torch.float32) / size.to(torch.float32))[:, None]
     center = (positions.to(torch.float32) + 0.5) * scale
     taps = torch.arange(columns, device=positions.device)
@@ -136,11 +136,13 @@ def _in_bits(weights: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _filter(x: torch.Tensor, support: int, a: float) -> torch.Tensor:
-    """The triangle, or Keys' cubic convolution (1981): a = -0.5 with antialiasing, -0.75 without,
-    as in torch."""
+    """By its support the triangle, Keys' cubic convolution (1981): a = -0.5 with antialiasing,
+    -0.75 without, as in torch; or Lanczos' filter of three lobes (1956)."""
     x = x.abs()
     if support == 1:
         return torch.clamp(1.0 - x, min=0.0)
+    if support == 3:
+        return torch.where(x < 3, torch.sinc(x) * torch.sinc(x / 3.0), torch.zeros_like(x))
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = (((x - 5) * x + 8) * x - 4) * a
     return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))

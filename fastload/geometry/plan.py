@@ -22,7 +22,8 @@ Int32Array = npt.NDArray[np.int32]
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 """What lies outside an image: a constant, its edge repeated, or its mirror image without or with
 the edge row."""
-Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]
+Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic", "lanczos"]
+"""Of images; the last, always antialiased, is Pillow's, of three lobes."""
 Clips = Literal["nothing", "window", "both"]
 """What boxes that reach out of the image are clipped to: what is shown in the end, padding
 included; or first to the image, or what is cut out of it, and then to that."""
@@ -72,7 +73,12 @@ class Resampling:
     def overshoots(self) -> bool:
         """Whether the filter has negative weights: beside an edge it makes values beyond those of
         the pixels, which floats keep and 8 bits do not."""
-        return self.interpolation == "bicubic"
+        return self.interpolation in ("bicubic", "lanczos")
+
+    @property
+    def weighs(self) -> bool:
+        """Whether pixels are weighted sums, and not the nearest ones."""
+        return self.interpolation not in ("nearest", "nearest-exact")
 
 
 @dataclass(frozen=True)

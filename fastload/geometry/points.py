@@ -124,6 +124,21 @@ class PointMap:
         """(B, 2) int64: height, width of the outputs."""
         return self._last[:, _SIZE, ::-1].astype(np.int64)
 
+    @property
+    def source_sizes(self) -> npt.NDArray[np.int64]:
+        """(B, 2) int64: height, width of the source images; of a traced map."""
+        assert self._traced, "no other knows them"
+        return self.table[:, _SIZE, ::-1].astype(np.int64)
+
+    @property
+    def corners(self) -> npt.NDArray[np.int64]:
+        """(B, 2) int64: top and left of the outputs in the images that are resized, and mirrored,
+        as they are [pixels]; of a traced map without projective steps."""
+        extent = self.source_sizes[:, ::-1].astype(np.float64)
+        scale, shift = self._open._last[:, _SCALE], self._open._last[:, _SHIFT]
+        first = np.minimum(shift, shift + scale * extent)
+        return -np.rint(first[:, ::-1]).astype(np.int64)
+
     def take(self, rows: npt.NDArray[np.int64]) -> PointMap:
         """The maps of these rows."""
         return PointMap(self.table[rows], self.steps)

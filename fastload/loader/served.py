@@ -136,9 +136,23 @@ def _read(config: LoaderConfig, opened: Opened) -> Reading:
     if source.encoded:
         _warn_without_native_core()
     split = _split(recipe, config.collate_fn, source)
+    if any(op.adds_columns for op in split.ops):
+        source = _with_placements(source, split)
+        opened = replace(opened, source=source)
     rules.check_split(source, split, config.source, config.own_sampler)
     rules.check_dtype(config.dtype, split)
     return Reading(config, opened, recipe, split)
+
+
+def _with_placements(source: Source, split: SplitRecipe) -> Source:
+    """With the columns that operations add."""
+    from fastload.sources.placements import with_placements
+
+    columns = dict.fromkeys(column for op in split.ops for column in op.adds_columns)
+    views = range(len(split.geometries))
+    warped = any("warp" in split.steps(view) for view in views) and split.opaque is None
+    warps = next((op.describe() for op in split.ops if getattr(op, "warps", False)), "it")
+    return with_placements(source, tuple(columns), warps if warped else "")
 
 
 def _without_known_functions(config: LoaderConfig) -> Reading | None:

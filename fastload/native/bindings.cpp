@@ -243,7 +243,7 @@ void resolve_all(const Geometries& geometries, Input<int64_t, 2> sizes, Array<in
 
 ResampleOptions resample_options(int filter, bool antialias, int padding,
                                  const std::array<uint8_t, 4>& fill) {
-    require(filter >= 0 && filter <= static_cast<int>(Filter::bicubic), "filter: unknown");
+    require(filter >= 0 && filter <= static_cast<int>(Filter::lanczos), "filter: unknown");
     require(padding >= 0 && padding <= static_cast<int>(Padding::symmetric), "padding: unknown");
     return {static_cast<Filter>(filter),
             antialias,

@@ -38,7 +38,7 @@ Simd = Literal["auto", "avx512", "avx2", "sse4.1", "neon", "plain"]
 """Which inner loops to use; all give the same pixels, so this is for tests and measurements."""
 
 _UPRIGHT = np.zeros((1, 2), dtype=np.bool_)
-_FILTERS: tuple[Interpolation, ...] = ("nearest", "nearest-exact", "bilinear", "bicubic")
+_FILTERS: tuple[Interpolation, ...] = ("nearest", "nearest-exact", "bilinear", "bicubic", "lanczos")
 _PADDINGS: tuple[PaddingMode, ...] = ("constant", "edge", "reflect", "symmetric")
 
 

@@ -26,6 +26,15 @@ double cubic(double x, double a) {
     return 0.0;
 }
 
+// Lanczos' filter of three lobes (1956), as Pillow has it.
+double lanczos(double x) {
+    constexpr double kPi = 3.14159265358979323846;
+    if (x == 0.0) return 1.0;
+    if (!(std::fabs(x) < 3.0)) return 0.0;
+    const double turned = x * kPi;
+    return std::sin(turned) / turned * (std::sin(turned / 3.0) / (turned / 3.0));
+}
+
 // As many fractional bits, up to 22, as leave the largest weight within 16 bits.
 int precision_for(double largest) {
     int precision = 0;
@@ -125,7 +134,9 @@ void Taps::weigh(const AxisRequest& request, const ResampleOptions& options) {
     begin_.resize(request.output);
     size_.resize(request.output);
     largest_ = 0.0;
-    if (options.filter == Filter::bicubic && options.antialias) {
+    if (options.filter == Filter::lanczos) {
+        weigh_antialiased(request, 3, lanczos);
+    } else if (options.filter == Filter::bicubic && options.antialias) {
         weigh_antialiased(request, 2, [](double x) { return cubic(x, -0.5); });
     } else if (options.filter == Filter::bicubic) {
         weigh_interpolated(request, 2, [](double x) { return cubic(x, -0.75); });

@@ -9,12 +9,12 @@
 
 namespace fastload {
 
-enum class Filter { nearest, nearest_exact, bilinear, bicubic };
+enum class Filter { nearest, nearest_exact, bilinear, bicubic, lanczos };
 enum class Padding { constant, edge, reflect, symmetric };
 
 struct ResampleOptions {
     Filter filter = Filter::bilinear;
-    bool antialias = true;
+    bool antialias = true;  // of bilinear and bicubic; lanczos always is
     Padding padding = Padding::constant;
     uint8_t fill[4] = {0, 0, 0, 0};  // of constant padding: the value of each channel
 };

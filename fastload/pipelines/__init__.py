@@ -13,6 +13,7 @@ from fastload.arguments import checks_names
 from fastload.pipelines.of_byol import byol
 from fastload.pipelines.of_deit import deit3
 from fastload.pipelines.of_detr import detr, detr_eval
+from fastload.pipelines.of_diffusers import diffusers_sdxl, diffusers_text_to_image
 from fastload.pipelines.of_dino import dino
 from fastload.pipelines.of_dinov2 import dinov2
 from fastload.pipelines.of_fixmatch import fixmatch, fixmatch_labeled
@@ -46,6 +47,8 @@ __all__ = [
     "deit3",
     "detr",
     "detr_eval",
+    "diffusers_sdxl",
+    "diffusers_text_to_image",
     "dino",
     "dinov2",
     "fixmatch",

@@ -48,11 +48,11 @@ def checked_probability(name: str, p: float) -> float:
     return p
 
 
-def checked_filter(mode: InterpolationMode) -> InterpolationMode:
+def checked_filter(mode: InterpolationMode, name: str = "interpolation") -> InterpolationMode:
     """Of torchvision's, by its value as well. Raises ConfigurationError: it is none of these."""
     by_value = {one.value: one for one in InterpolationMode}
     value = mode.value if isinstance(mode, InterpolationMode) else mode
-    require("interpolation", value in by_value, f"one of {', '.join(map(repr, by_value))}", mode)
+    require(name, value in by_value, f"one of {', '.join(map(repr, by_value))}", mode)
     return by_value[value]
 
 

@@ -24,6 +24,7 @@ from fastload.geometry.plan import MaskInterpolation
 from fastload.recipe.operation import ImageState, NotLowerableError
 
 _PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+_OF_ANY_IMAGE = ("nearest", "nearest-exact", "bilinear", "bicubic")
 _KEEPS_EXACT = "interpolation" in inspect.signature(functional.resize_mask).parameters
 """Versions of torchvision before it took an interpolation always used "nearest"."""
 _IMAGE_KINDS = (tv_tensors.Image, torch.Tensor, Image.Image)
@@ -39,13 +40,28 @@ def read_interpolation(value: Any, image: ImageState) -> Interpolation:
     name = str(getattr(value, "value", value)).lower()
     if isinstance(value, int):
         name = _PILLOW_FILTERS.get(int(value), name)
+    if name not in _OF_ANY_IMAGE:
+        _check_rare(name, image)
+    if name == "nearest" and not image.tensor:
+        name = "nearest-exact"
+    return cast(Interpolation, name)
+
+
+def _check_rare(name: str, image: ImageState) -> None:
+    """Raise NotLowerableError: an interpolation is not known, or not for such images."""
     if name not in get_args(Interpolation):
         raise NotLowerableError(
             f"interpolation {name!r} is not among {', '.join(get_args(Interpolation))}"
         )
-    if name == "nearest" and not image.tensor:
-        name = "nearest-exact"
-    return cast(Interpolation, name)
+    if image.tensor:
+        raise NotLowerableError(
+            f"interpolation {name!r} is for PIL images in torchvision; put it before the "
+            "conversion to tensors"
+        )
+    if not hasattr(torch.ops.aten, "_upsample_lanczos2d_aa"):
+        raise NotLowerableError(
+            f"interpolation {name!r} needs an operator that torch {torch.__version__} does not have"
+        )
 
 
 def read_mask_interpolation(value: Any) -> MaskInterpolation:

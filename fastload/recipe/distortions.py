@@ -47,7 +47,8 @@ class _Distortion(PixelOperation):
 
     def __post_init__(self) -> None:
         check_settings(self)
-        check(self, "interpolation", self.interpolation != "bicubic", "'nearest' or 'bilinear'")
+        known = self.interpolation not in ("bicubic", "lanczos")
+        check(self, "interpolation", known, "'nearest' or 'bilinear'")
 
     def places(self, draws: Draws, stream: int, size: Size) -> tuple[torch.Tensor, torch.Tensor]:
         """x and y in the image that pixels of images of this size show, (B, H, W) each or so that

@@ -88,6 +88,8 @@ class Operation:
     only_columns: ClassVar[bool] = False
     """Whether it leaves all pixels alone, and works on columns that go with the images, by
     `move`."""
+    adds_columns: tuple[tuple[str, str], ...] = ()
+    """Columns that batches get because of it: the name and the kind of each."""
     takes_several: ClassVar[bool] = False
     """Whether it makes a sample of several images of the source (`fastload.recipe.composite`)."""
     loses_masks: ClassVar[str] = ""

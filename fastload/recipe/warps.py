@@ -56,14 +56,17 @@ class Warping(GeometryOperation):
 
     def __post_init__(self) -> None:
         check_settings(self)
-        check(self, "interpolation", self.interpolation != "bicubic", "'nearest' or 'bilinear'")
+        known = self.interpolation not in ("bicubic", "lanczos")
+        check(self, "interpolation", known, "'nearest' or 'bilinear'")
 
     @staticmethod
     def read_common(transform: Any, image: ImageState) -> dict[str, Any]:
         """Those settings of a transform."""
         interpolation = read_interpolation(transform.interpolation, image)
-        if interpolation == "bicubic":
-            raise NotLowerableError("interpolation 'bicubic' is not among nearest, bilinear")
+        if interpolation in ("bicubic", "lanczos"):
+            raise NotLowerableError(
+                f"interpolation {interpolation!r} is not among nearest, bilinear"
+            )
         fill = read_fill(transform.fill, image)
         if fill is None:
             raise NotLowerableError("fill=None leaves it to the kind of image; give a number")

@@ -134,9 +134,10 @@ def render_on_device(
         "nearest",
         "nearest-exact",
     )
-    if pixels.dtype == torch.uint8 and fused.active(pixels) and not from_both_ends:
+    has_kernel = not from_both_ends and resampling.interpolation != "lanczos"
+    if pixels.dtype == torch.uint8 and fused.active(pixels) and has_kernel:
         return fused.render(pixels, start, width, geometry, resampling, out_size)
-    filters = geometry.resamples and resampling.interpolation in ("bilinear", "bicubic")
+    filters = geometry.resamples and resampling.weighs
     # Boxes of like sizes together: each part works on boxes as large as its largest.
     area = geometry.box[:, 2].astype(np.int64) * geometry.box[:, 3]
     order = np.argsort(area, kind="stable")[::-1] if filters else np.arange(len(geometry))
@@ -177,7 +178,7 @@ def render_batch(pixels: torch.Tensor, geometry: Geometry, resampling: Resamplin
                 pixels.index_select(0, on_device(rows, pixels.device)), part, filtering
             ),
         )
-    filters = geometry.resamples and resampling.interpolation in ("bilinear", "bicubic")
+    filters = geometry.resamples and resampling.weighs
     if filters and (pixels.device.type == "cpu" or pixels.dtype != torch.uint8):
         pixels = _resized_boxes(pixels, geometry, resampling)
         whole = np.concatenate([np.zeros_like(geometry.size), geometry.size], axis=1)
@@ -273,6 +274,9 @@ def _resized_boxes(
             for row, (top, left, height, width) in enumerate(geometry.box.tolist())
         ]
     size, mode = geometry.size[0].tolist(), InterpolationMode(resampling.interpolation)
+    if mode is InterpolationMode.LANCZOS:
+        lanczos = torch.ops.aten._upsample_lanczos2d_aa
+        return torch.cat([lanczos(p, size, False, None, None) for p in parts])
     resized = [
         functional.resize(p, size, interpolation=mode, antialias=resampling.antialias)
         for p in parts

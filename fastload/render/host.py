@@ -452,6 +452,8 @@ def _resize_in_float(
 
 def _operator(resampling: Resampling) -> Any:
     """The operator that torch.nn.functional.interpolate calls; it has an `out` argument."""
+    if resampling.interpolation == "lanczos":
+        return torch.ops.aten._upsample_lanczos2d_aa
     if resampling.interpolation == "bilinear":
         operators = torch.ops.aten._upsample_bilinear2d_aa, torch.ops.aten.upsample_bilinear2d
     else:

@@ -139,6 +139,16 @@ class Source:
         return {name: column for name, column in self.values.items() if column.kind.moves}
 
     @cached_property
+    def made(self) -> dict[str, Values]:
+        """Those of `moved` that no data set has (`Kind.made`)."""
+        return {name: column for name, column in self.moved.items() if column.kind.made}
+
+    def without(self, names: Iterable[str]) -> Source:
+        """The source without columns of these names; itself where there are none."""
+        left = {name: column for name, column in self.columns.items() if name not in set(names)}
+        return self if len(left) == len(self.columns) else replace(self, columns=left)
+
+    @cached_property
     def grouped(self) -> dict[str, Values]:
         """The columns of plain numbers, or values of JSON's, of which a sample may have several."""
         several = {}
@@ -173,10 +183,11 @@ class Source:
     def refuse_turning(self) -> None:
         """Raise ConfigurationError if images cannot be turned by their EXIF tag: it is not known
         whether boxes and the like are of the pictures before or after that."""
-        if self.encoded and self.moved:
+        placed = [name for name in self.moved if name not in self.made]
+        if self.encoded and placed:
             raise ConfigurationError(
                 f"exif_orientation: it turns images of {self.name}, and "
-                f"{', '.join(map(repr, self.moved))} may be of the pictures before or after that. "
+                f"{', '.join(map(repr, placed))} may be of the pictures before or after that. "
                 "Save the images turned (PIL.ImageOps.exif_transpose) beside what belongs to "
                 "those, or leave exif_orientation out."
             )

@@ -54,6 +54,10 @@ class Kind:
     only_ragged: ClassVar[bool] = False
     """Whether only rows of variable length are known by `keys`."""
 
+    made: ClassVar[bool] = False
+    """Whether rows hold nothing: what is delivered says how the image was placed, of which
+    `transform` is given all steps, those of pixels included (`PointMap.identity`)."""
+
     drawn: ClassVar[bool] = False
     """Whether rows are shapes, of which masks of the size of the images are delivered."""
 
@@ -242,11 +246,13 @@ _kinds: dict[str, Kind] = {
 }
 _ELSEWHERE = {
     "boxes": "fastload.sources.boxes",
+    "crop_corner": "fastload.sources.placements",
     "image_list": "fastload.decode.lists",
     "instance_masks": "fastload.sources.masks",
     "instances": "fastload.sources.instances",
     "json": "fastload.sources.json_values",
     "keypoints": "fastload.sources.keypoints",
+    "original_size": "fastload.sources.placements",
     "polygons": "fastload.sources.instances",
     "text": "fastload.sources.texts",
 }

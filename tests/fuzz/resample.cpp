@@ -64,7 +64,7 @@ Size window_size(Choices& choices) {
 ResampleOptions resample_options(Choices& choices) {
     ResampleOptions options;
     const int bits = choices.byte();
-    options.filter = static_cast<Filter>(bits & 3);
+    options.filter = static_cast<Filter>(bits >= 224 ? 4 : bits & 3);
     options.antialias = (bits & 4) == 0;
     options.padding = static_cast<Padding>(bits >> 3 & 3);
     for (uint8_t& value : options.fill) value = static_cast<uint8_t>(choices.byte());
