@@ -129,22 +129,20 @@ def _warned_of_python(reading: Reading) -> str | None:
 
 def _read(config: LoaderConfig, opened: Opened) -> Reading:
     """What is done to the samples of a data set, checked."""
-    source = opened.source
     recipe = Recipe.from_transform(_both(opened.transform, config.transform))
-    if not (source.images or source.objects):
-        rules.check_without_images(source, recipe, config.dtype)
-    if source.encoded:
+    if not (opened.source.images or opened.source.objects):
+        rules.check_without_images(opened.source, recipe, config.dtype)
+    if opened.source.encoded:
         _warn_without_native_core()
-    split = _split(recipe, config.collate_fn, source)
+    split = _split(recipe, config.collate_fn, opened.source)
     if any(op.adds_columns for op in split.ops):
-        source = _with_placements(source, split)
-        opened = replace(opened, source=source)
-    rules.check_split(source, split, config.source, config.own_sampler)
+        opened = _with_placements(opened, split)
+    rules.check_split(opened.source, split, config.source, config.own_sampler)
     rules.check_dtype(config.dtype, split)
     return Reading(config, opened, recipe, split)
 
 
-def _with_placements(source: Source, split: SplitRecipe) -> Source:
+def _with_placements(opened: Opened, split: SplitRecipe) -> Opened:
     """With the columns that operations add."""
     from fastload.sources.placements import with_placements
 
@@ -152,7 +150,8 @@ def _with_placements(source: Source, split: SplitRecipe) -> Source:
     views = range(len(split.geometries))
     warped = any("warp" in split.steps(view) for view in views) and split.opaque is None
     warps = next((op.describe() for op in split.ops if getattr(op, "warps", False)), "it")
-    return with_placements(source, tuple(columns), warps if warped else "")
+    source = with_placements(opened.source, tuple(columns), warps if warped else "")
+    return replace(opened, source=source)
 
 
 def _without_known_functions(config: LoaderConfig) -> Reading | None:
