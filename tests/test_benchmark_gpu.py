@@ -43,6 +43,7 @@ from fastload.draws import Draws
 from fastload.errors import BackendUnavailableError
 from fastload.recipe import Recipe
 from fastload.recipe.outputs import Outputs
+from fastload.render.jpegs_on_device import ON_HOST
 from fastload.tools.measure.child import report
 from fastload.tools.measure.images import training_pixels
 from fastload.tools.measure.results import Measurement, Round, new_results, read_json, to_json
@@ -774,7 +775,29 @@ def test_what_may_end_its_process_is_measured_apart_on_a_gpu() -> None:
         "fastload dali, mixed",
     } <= {*decoders}
     assert {"torchvision, device", "torchcodec, device"} <= {*decoders}
+    assert {f"{name}, device, cut by fastload" for name in ("torchvision", "torchcodec")} <= {
+        *decoders
+    }
     assert "fastload turbojpeg" not in decoders
+    assert {"turbojpeg, device", "turbojpeg, auto"} <= {*run._backends(gpu)}
+    assert "fastload turbojpeg, device" in decoders
+    (planned,) = variants(replace(gpu, only=("turbojpeg, device",)))
+    assert (planned.plans, planned.on_device) == (True, False)  # its pixels are the host's
+
+
+@pytest.mark.whole
+def test_what_is_decoded_on_the_device_is_compared_with_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the last bit; without a GPU the kernels run on the host."""
+    monkeypatch.setenv(ON_HOST, "1")
+    photos = write_photo_folder(tmp_path / "photos", per_class=4, size=(150, 200))
+    setting = replace(SETTING, photos=str(photos), kept=str(tmp_path), out=str(tmp_path))
+    (variant,) = (v for v in every_variant(setting) if v.name == "turbojpeg, device")
+    row = checks._pixels(setting, variant)
+    assert row["wrong"] == 0
+    assert (row["on_device"] or 0) > 0
+    assert checks._resume(setting, variant)["wrong"] == 0
 
 
 def test_what_has_a_process_of_its_own_has_the_time_to_import_torch(

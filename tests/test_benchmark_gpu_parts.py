@@ -25,6 +25,7 @@ from torch import nn
 from benchmarks.gpu import (
     checks,
     cores,
+    decode,
     idle,
     interpreter,
     kernels,
@@ -47,13 +48,17 @@ from fastload.backends.base import HostBatch
 from fastload.device import DeviceStage
 from fastload.draws import Draws
 from fastload.errors import BackendUnavailableError
+from fastload.geometry import View
 from fastload.recipe import Recipe
 from fastload.recipe.outputs import Outputs
+from fastload.render.host import render_row
+from fastload.tools.measure.images import training_pixels
 from fastload.tools.measure.results import Measurement, Round, new_results
 from fastload.tools.measure.rounds import Work
 from fastload.tools.monitor import Segment, Step
 from tests.images import write_photo_folder
 from tests.simulated_gpu import GPU, LazyGpu
+from tests.waiting import wait_until
 
 SETTING = replace(DRY, images=8, batch_size=2, check_batch_size=2, trainer_steps=2)
 
@@ -139,6 +144,49 @@ def test_batches_by_points_are_those_of_the_core(tmp_path: Path) -> None:
         ).wait()
         made = crops.make(batch).numpy()
     np.testing.assert_array_equal(made, out)
+
+
+def test_whole_photographs_are_cut_where_they_are(tmp_path: Path) -> None:
+    """Those of several sizes, into crops of one; the next call draws others."""
+    rng = np.random.default_rng(0)
+    whole = [
+        torch.from_numpy(rng.integers(0, 255, (3, height, 60), np.uint8)) for height in (40, 50)
+    ]
+    plan = Recipe.from_transform(training_pixels(16)).split(None).geometry
+    made = decode.cut(whole, plan, 16, 3)
+    geometry = plan.resolve(Draws(0, 3, np.arange(2)), np.array([[40, 60], [50, 60]]))
+    for row, image in enumerate(whole):
+        out = np.empty((2, 16, 16, 3), np.uint8)
+        render_row(image.permute(1, 2, 0).numpy(), row, View(geometry, plan.resampling, out))
+        assert np.abs(made[row].numpy().astype(int) - out[row]).max() <= 2
+    assert not torch.equal(made, decode.cut(whole, plan, 16, 4))
+
+
+def test_how_busy_the_engine_for_jpegs_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the GPU that torch uses, by its UUID; nothing is said of one that has none."""
+    looked = list[Any]()
+
+    def busy(handle: str) -> tuple[int, int]:
+        looked.append(handle)
+        return (37, 1000)
+
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetJpgUtilization=busy,
+        NVMLError=RuntimeError,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    gpu = SimpleNamespace(uuid="1234")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    with decode.JpegEngine(torch.device("cuda", 1)) as engine:
+        wait_until(lambda: bool(looked))
+    assert engine.metrics() == {"jpeg_engine_busy": 0.37}
+    assert looked[0] == "GPU-1234"
+    monkeypatch.setattr(nvml, "nvmlDeviceGetJpgUtilization", None)
+    with decode.JpegEngine(torch.device("cpu")) as engine:
+        pass
+    assert engine.metrics() == {}
 
 
 # -- turns in pairs

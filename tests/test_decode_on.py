@@ -4,6 +4,7 @@ kernels run on the host in the driver's place (FASTLOAD_CUDA_ON_HOST=1)."""
 from __future__ import annotations
 
 import ctypes
+import json
 import logging
 import pickle
 import subprocess
@@ -216,6 +217,42 @@ def test_images_of_several_batch_sizes(make: Make) -> None:
     crop = v2.RandomResizedCrop(24)
     given: dict[str, Any] = {"order": order, "shuffle": False, "transform": crop}
     assert_same(batches(make("device", **given), 2), batches(make("host", **given), 2))
+
+
+@pytest.mark.whole
+def test_boxes_are_moved_with_images_that_are_decoded_there(make: Make, tmp_path: Path) -> None:
+    document: dict[str, Any] = {
+        "images": [],
+        "annotations": [],
+        "categories": [{"id": 1, "name": "one"}],
+    }
+    root = tmp_path / "coco"
+    (root / "train2017").mkdir(parents=True)
+    for number in range(6):
+        name, height, width = f"{number}.jpg", 150 + number, 200
+        (root / "train2017" / name).write_bytes(
+            images.jpeg(images.photo(height, width, seed=number))
+        )
+        size = {"height": height, "width": width}
+        document["images"].append({"id": number, "file_name": name, **size})
+        box = [10 + number, 20, 100, 90]
+        given = {"image_id": number, "bbox": box, "area": 9000, "category_id": 1, "iscrowd": 0}
+        document["annotations"].append({"id": number, **given})
+    (root / "annotations").mkdir()
+    path = root / "annotations" / "instances_train2017.json"
+    path.write_text(json.dumps(document))
+    loaders = [make(decode_on, path) for decode_on in ("device", "host")]
+    found, wanted = ([*one, *one, *one] for one in loaders)
+    assert len(found) == len(wanted) > 0
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one["image"], other["image"])
+        for name in ("boxes", "labels"):
+            a, b = one[name], other[name]
+            assert torch.equal(a.values, b.values)
+            assert torch.equal(a.offsets, b.offsets)
+    on_device = loaders[0].stats().on_device
+    assert on_device is not None
+    assert on_device.images >= 6
 
 
 # -- Verdicts

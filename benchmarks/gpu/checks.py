@@ -48,8 +48,12 @@ _BATCHES = 8
 
 
 def run(setting: Setting, found: Found) -> None:
-    risky = [v.name for v in every_variant(setting) if v.may_die]
+    every = every_variant(setting)
+    planned = [v.name for v in every if v.plans]  # no contestants of the suite
+    risky = [v.name for v in every if v.may_die and not v.plans]
     for name in setting.only or (" and ".join(f"not {name}" for name in risky),):
+        if name in planned:
+            continue
         found.save(_suite(setting, name.replace(", ", "-"), found.left * _SUITE_SHARE))
     for variant in variants(setting):
         # Memory before anything is held of it.
@@ -232,14 +236,20 @@ def _pixels(setting: Setting, variant: Variant) -> dict[str, float | None]:
         for v in every
         if (v.backend == variant.backend if variant.traits.prepares else v.traits.runs_opaque)
     ]
-    got = _images(setting, variant, setting.where())
+    counts: dict[str, float | None] = {}
+    got = _images(setting, variant, setting.where(), counts)
     difference = PixelDifference.between(got, _reference(setting, same[0]))
+    wrong = not variant.traits.tolerance.allows(difference, on_gpu=variant.on_device)
+    if variant.plans:  # those of the host, to the last bit
+        host = next(v for v in every if v.backend == variant.backend and not v.plans)
+        wrong = wrong or not torch.equal(got, _reference(setting, host))
     return {
-        "wrong": float(not variant.traits.tolerance.allows(difference, on_gpu=variant.on_device)),
+        "wrong": float(wrong),
         "images": len(got),
         "largest_difference": difference.largest,
         "mean_difference": difference.mean,
         "psnr_db": difference.psnr if isfinite(difference.psnr) else None,
+        **counts,
     }
 
 
@@ -249,9 +259,23 @@ def _reference(setting: Setting, variant: Variant) -> torch.Tensor:
     return _images(setting, variant, torch.device("cpu"))
 
 
-def _images(setting: Setting, variant: Variant, device: torch.device) -> torch.Tensor:
+def _images(
+    setting: Setting,
+    variant: Variant,
+    device: torch.device,
+    counts: dict[str, float | None] | None = None,
+) -> torch.Tensor:
+    """The first batches of the first epoch. `counts`: gets what was decoded on the device."""
     with variant.create(setting, transform=training_pixels(setting.size), device=device) as loader:
-        return torch.cat([images.cpu() for images, _ in islice(loader, _BATCHES)])
+        if variant.plans:
+            for _ in loader:  # notes the points
+                pass
+            loader.set_epoch(0)
+        found = torch.cat([images.cpu() for images, _ in islice(loader, _BATCHES)])
+        on_device = loader.stats().on_device
+        if counts is not None and on_device is not None:
+            counts |= {"on_device": on_device.images, "refused": on_device.refused}
+        return found
 
 
 def _resume(setting: Setting, variant: Variant) -> dict[str, float | None]:

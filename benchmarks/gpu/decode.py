@@ -2,8 +2,9 @@
 
 Two tasks that must not be mixed up: whole photographs to pixels of their own size, which is all
 that torchvision's and torchcodec's decoders do, and batches of random crops of one size on the
-device, which a trainer needs. Whatever decodes on the GPU is measured in a process of its own,
-which may die.
+device, which a trainer needs: of these decoders whole photographs, cut by fastload's kernels.
+Whatever decodes on the GPU is measured in a process of its own, which may die. Whether nvJPEG works
+on the SMs or in an engine of its own is its own choice: the driver says how busy that engine was.
 """
 
 from __future__ import annotations
@@ -19,15 +20,22 @@ from importlib.util import find_spec
 from itertools import cycle
 from math import isfinite
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
+import numpy as np
 import torch
+from msgspec import structs
 
 from benchmarks.gpu import points
 from benchmarks.gpu.feeds import Variant, decoding, of_loader, rate_of
 from benchmarks.gpu.setting import Found, Setting
 from fastload.backends.tolerance import PixelDifference
+from fastload.draws import Draws
 from fastload.errors import BackendUnavailableError
+from fastload.geometry import GeometryPlan
+from fastload.recipe import Recipe
+from fastload.render.device import render_on_device
 from fastload.tools.measure.images import training_pixels
 from fastload.tools.measure.results import Round
 
@@ -75,6 +83,8 @@ def decoders(setting: Setting) -> list[Decoder]:
                 same,
             )
         )
+        cut = partial(_whole_then_cut, setting, decode)
+        found.append(Decoder(f"{package}, device, cut by fastload", CROPS, cut, setting.gpu))
     for name, region in (
         ("DALI graph, region decoded", True),
         ("DALI graph, whole decoded, then cut", False),
@@ -146,7 +156,79 @@ def _whole(setting: Setting, decode: Decode, device: torch.device, threads: int)
                 running.append(pool.submit(decode, next(calls), device))
                 yield len(running.pop(0).result())
 
-        return rate_of(sizes(), seconds=setting.rate_seconds, device=device, ahead=threads)
+        with JpegEngine(device) as engine:
+            found = rate_of(sizes(), seconds=setting.rate_seconds, device=device, ahead=threads)
+        return structs.replace(found, metrics=engine.metrics())
+
+
+def _whole_then_cut(setting: Setting, decode: Decode, threads: int) -> Round:
+    """As `_whole`, and each photograph is then cut and resized where it is."""
+    calls, device = cycle(_calls(setting)), setting.where()
+    plan = Recipe.from_transform(training_pixels(setting.size)).split(None).geometry
+    number = iter(range(1 << 40))
+    with ThreadPoolExecutor(threads) as pool, JpegEngine(device) as engine:
+
+        def sizes() -> Iterator[int]:
+            running = [pool.submit(decode, next(calls), device) for _ in range(threads)]
+            while True:
+                running.append(pool.submit(decode, next(calls), device))
+                images = running.pop(0).result()
+                yield len(cut(images, plan, setting.size, next(number)))
+
+        found = rate_of(sizes(), seconds=setting.rate_seconds, device=device, ahead=threads)
+    return structs.replace(found, metrics=engine.metrics())
+
+
+def cut(images: list[torch.Tensor], plan: GeometryPlan, size: int, number: int) -> torch.Tensor:
+    """(B, size, size, 3): random crops of (3, H, W) images, on their device."""
+    sizes = np.array([image.shape[1:] for image in images], dtype=np.int64)
+    counts = sizes.prod(axis=1)
+    flat = torch.cat([image.permute(1, 2, 0).reshape(-1, 3) for image in images])
+    return render_on_device(
+        flat,
+        start=np.cumsum(counts) - counts,
+        width=sizes[:, 1],
+        geometry=plan.resolve(Draws(0, number, np.arange(len(images))), sizes),
+        resampling=plan.resampling,
+        out_size=(size, size),
+    )
+
+
+class JpegEngine:
+    """How busy the engine that decodes JPEGs is while this is open, by NVML: more than nothing
+    where nvJPEG uses it, and not the SMs."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._handle: Any = None
+        self._busy = list[int]()
+        self._ended = Event()
+        self._thread = Thread(target=self._look, daemon=True)
+        if device.type == "cuda":
+            nvml = import_module("pynvml")
+            nvml.nvmlInit()
+            uuid = torch.cuda.get_device_properties(device).uuid
+            self._nvml, self._handle = nvml, nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+
+    def __enter__(self) -> JpegEngine:
+        if self._handle is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._handle is not None:
+            self._thread.join()
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.1):
+            try:
+                self._busy.append(self._nvml.nvmlDeviceGetJpgUtilization(self._handle)[0])
+            except self._nvml.NVMLError:  # it has none
+                return
+
+    def metrics(self) -> dict[str, float | None]:
+        """The share of the time in which it worked, at most; nothing where nobody can say."""
+        return {"jpeg_engine_busy": max(self._busy) / 100} if self._busy else {}
 
 
 def _compare(setting: Setting, decode: Decode) -> dict[str, float | None]:

@@ -3,6 +3,7 @@ DataLoader, and batches that are there already."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ import torch
 import fastload
 from benchmarks.gpu.setting import Setting
 from fastload.backends import available_backends, backend_class
+from fastload.render.jpegs_on_device import ON_HOST
 from fastload.tools.measure.clock import cpu_seconds
 from fastload.tools.measure.images import training
 from fastload.tools.measure.loaders import OneBatch, PlainLoader
@@ -25,13 +27,19 @@ CLASSES = 1000
 """Of the networks; folders have fewer."""
 
 _SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "turbojpeg": {
+        "turbojpeg": {},
+        "turbojpeg, device": {"decode_on": "device"},
+        "turbojpeg, auto": {"decode_on": "auto"},
+    },
     "cache": {f"cache, {storage}": {"storage": storage} for storage in ("disk", "ram", "device")},
     "dali": {"dali, cpu": {"device": "cpu"}, "dali, mixed": {"device": "mixed"}},
 }
 """Backend: variant: the options that make it. All others take part once, as they are."""
 _ON_DEVICE = ("cache, device", "dali, mixed")
-_MAY_DIE = ("dali, mixed",)
-"""nvImageCodec, which decodes for DALI, has been reported to end the process on some GPUs."""
+_MAY_DIE = ("dali, mixed", "turbojpeg, device", "turbojpeg, auto")
+"""nvImageCodec, which decodes for DALI, has been reported to end the process on some GPUs;
+fastload's kernels for JPEGs have not run on one."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,11 @@ class Variant:
     num_workers: int | None = None
 
     @property
+    def plans(self) -> bool:
+        """Whether JPEGs are planned for the device, once a seek index has their points."""
+        return "decode_on" in dict(self.settings)
+
+    @property
     def traits(self) -> Any:
         return next(row.traits for row in available_backends() if row.name == self.backend)
 
@@ -61,6 +74,8 @@ class Variant:
         chosen = dict(self.settings) | (
             {"short_side": setting.short_side} if hasattr(options, "short_side") else {}
         )
+        if self.plans:
+            chosen["seek_index"] = Path(setting.kept) / "loaders.seek"
         given = {
             "batch_size": setting.check_batch_size,
             "shuffle": True,
@@ -80,12 +95,11 @@ def every_variant(setting: Setting) -> list[Variant]:
         # measure.
         workers = 1 if row.traits.processes and not setting.gpu else None
         for name, settings in _SETTINGS.get(row.name, {row.name: {}}).items():
-            if setting.gpu or name not in _MAY_DIE:
-                where = setting.gpu and name in _ON_DEVICE
+            on_host = "decode_on" in settings and os.environ.get(ON_HOST) == "1"
+            if setting.gpu or name not in _MAY_DIE or on_host:
+                where, risky = setting.gpu and name in _ON_DEVICE, setting.gpu and name in _MAY_DIE
                 found.append(
-                    Variant(
-                        name, row.name, tuple(settings.items()), where, name in _MAY_DIE, workers
-                    )
+                    Variant(name, row.name, tuple(settings.items()), where, risky, workers)
                 )
     return found
 

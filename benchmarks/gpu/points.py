@@ -1,10 +1,10 @@
 """Random crops decoded on the GPU by the points of a seek index: planned by the core's threads,
 copied, decoded by the kernels of `fastload/native/cuda/`, resized where they are.
 
-No loader does this yet (docs/gpu-decode.md): here it is put together by hand, to be measured beside
-those that decode elsewhere. What is left to the CPU (small photographs, no points) the core decodes
-as ever, in the same batch. Without a GPU the kernels run on the host, one thread after the other,
-which shows that the code runs, and nothing of speed.
+As a loader does it with decode_on="device" (docs/gpu-decode.md), put together by hand: without the
+loader, to be measured beside those that decode elsewhere. What is left to the CPU (small
+photographs, no points) the core decodes as ever, in the same batch. Without a GPU the kernels run
+on the host, one thread after the other, which shows that the code runs, and nothing of speed.
 
 `python -m benchmarks.gpu.points PHOTOS --rounds 15` says what a thread of the host takes for it,
 and for decoding and resizing the same crops itself: microseconds of processor time an image.
@@ -44,6 +44,7 @@ from fastload.render.jpegs_on_device import (
     Launch,
     driver_launch,
     planned_rows,
+    run_here,
 )
 from fastload.tools.measure.images import training_pixels
 from fastload.tools.measure.results import Round
@@ -136,13 +137,7 @@ class PointCrops:
 
 def launch_on(device: torch.device) -> Launch:
     """By the driver; without a GPU by the host, which raises nothing of what a GPU may."""
-    if device.type == "cuda":
-        return driver_launch(device)
-
-    def run(name: str, blocks: int, threads: int, arguments: ChunkArguments) -> None:
-        load().run_kernel_on_host(name, bytes(arguments), blocks)
-
-    return run
+    return driver_launch(device) if device.type == "cuda" else run_here
 
 
 class Timed:

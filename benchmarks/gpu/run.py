@@ -37,6 +37,7 @@ from benchmarks.gpu.ways import WAYS
 from benchmarks.inputs import ROOT, photographs, sample_set
 from fastload.cache import build_cache
 from fastload.errors import FastloadError
+from fastload.render.jpegs_on_device import ON_HOST
 from fastload.tools.measure import process
 from fastload.tools.measure.results import Measurement, Results, new_results, to_json, write_text
 
@@ -226,6 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         DRY if given.dry_run else FULL, out=str(given.out), jpeg_headers=given.jpeg_headers
     )
     setting = replace(setting, device=given.device or setting.device, **given.set)
+    if given.dry_run and not setting.gpu:
+        os.environ[ON_HOST] = "1"  # for the processes of the parts, too
     import torch
 
     if setting.gpu and not torch.cuda.is_available():

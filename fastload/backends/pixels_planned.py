@@ -114,9 +114,6 @@ class PlannedBuffers(Buffers):
 class PlannedPixels(NativePixels):
     """As `NativePixels`, of one column of images with one view."""
 
-    only_cheap = False
-    """Nothing is decoded on a device before its points are noted: all are noted at once."""
-
     def __init__(
         self, *parts: Any, decode_on: DecodeOn, asked: Asked, device: torch.device, **how: Any
     ) -> None:
@@ -129,22 +126,25 @@ class PlannedPixels(NativePixels):
         Raises:
             ConfigurationError: decode_on="device", and there is no seek index.
         """
+        why = ""
+        if decode_on == "auto":
+            why = _why_no_images(asked, **how) or jpegs_on_device.why_not(device)
+        # Nothing is decoded on a device before its points are noted: all are noted at once.
+        self.only_cheap = bool(why)
         super().__init__(*parts, **how)
         self._share = DeviceShare(fixed=decode_on == "device")
         self._plans = True
         """Whether images are planned now; not for those that were planned before."""
         self._received = time.perf_counter()
-        why = self._no_index
-        if decode_on == "device" and why:
+        why = why or self._no_index
+        if why and self._share.is_fixed:
             self.close()
             raise ConfigurationError(
                 f"options: decode_on='device' needs a seek index, and there is {why}. Name a file "
                 "(seek_index='photos.seek'), or use decode_on='host'."
             )
-        if decode_on == "auto":
-            why = _why_no_images(asked, draft=self._draft) or jpegs_on_device.why_not(device) or why
-            if why:
-                self._share.stop(why)
+        if why:
+            self._share.stop(why)
 
     @property
     def _no_index(self) -> str:
