@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -312,3 +314,17 @@ def test_the_pipelines_are_those_of_the_file_and_the_worst_beside_its_bar_is_fir
     rows.sort()
     assert [cells[:3] for cells in shown] == [cells for _, cells, _ in rows]
     assert [bool(cells[3]) for cells in shown] == [missed for _, _, missed in rows]
+
+
+def test_the_picture_of_the_first_page_has_the_figures_of_the_file() -> None:
+    script: Any = SimpleNamespace(**runpy.run_path(str(ROOT / "scripts" / "gain_picture.py")))
+    text = script.picture(script.measured())
+    assert script.PICTURE.read_text() == text, "run python scripts/gain_picture.py"
+    rounds = rounds_of("gpu-h100-16core.json")
+    for contestant, mode, name, _ in script.BARS:
+        rate, share, *_ = of_all_turns(rounds[contestant, mode, script.CORES])
+        assert re.search(rf">{name}</text>\s+<text[^>]*>{share}, {rate} images/s\s*</text>", text)
+        for page in ("README.md", "README.zh-CN.md", "docs/index.md", "docs/index.zh-CN.md"):
+            line = re.search(r"!\[(.*)\]\((docs/)?gain.svg\)", (ROOT / page).read_text())
+            assert line is not None
+            assert share in line[1], page
