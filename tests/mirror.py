@@ -22,6 +22,7 @@ TESTS = {
     "clients/test_users_code": "known_code loader.known_functions",
     "test_adoption": "loader.adoption",
     "test_arguments": "arguments",
+    "test_backends_padded": "backends.pixels_padded",
     "test_backends_maker": "backends.maker",
     "test_backends_rows": "backends.images backends.moved backends.rows",
     "test_backends_submitted": "backends.submitted",

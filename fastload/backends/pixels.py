@@ -49,6 +49,11 @@ def reader_and_pixels(
 
             if CompositePixels.serves(context):
                 return rows, CompositePixels(context, rows, threads, **how)
+        if context.padded:
+            from fastload.backends.pixels_padded import PaddedPixels
+
+            if PaddedPixels.serves(context):
+                return rows, PaddedPixels(context, rows, threads, **how)
         if NativePixels.serves(context):
             if decode_on == "host":
                 return rows, NativePixels(context, rows, threads, **how)

@@ -166,7 +166,7 @@ class NativePixels(PixelMaker):
         if not all(_goes_to_core(plan, compressed=bool(source.encoded)) for plan in plans):
             return False
         if source.encoded:
-            known = all(plan.out_size is not None for plan in plans)
+            known = context.padded or all(plan.out_size is not None for plan in plans)
             kinds = [column.kind for column in source.encoded.values()]
             return known and not source.pixels and all(_fits_core(kind, plans) for kind in kinds)
         stored = [column.in_array() for column in source.pixels.values()]
@@ -266,18 +266,26 @@ class NativePixels(PixelMaker):
         return self._submit(draws, data, fused, out)
 
     def _measure(self, draws: Draws, images: Columns, buffers: Buffers) -> Pending:
-        """Start a batch whose boxes Python resolves: it needs to know the sizes of the images
-        first. Those of all columns are equal, or the core gives the sample back."""
+        """Start a batch whose boxes Python resolves."""
+        placed, members, points = self._place(draws, images)
+        buffers.note(members, points)
+        return self._submit(draws, images, placed, buffers)
+
+    def _place(
+        self, draws: Draws, images: Columns
+    ) -> tuple[Placements, SampleImages, tuple[PointMap, ...]]:
+        """Resolve the boxes that the core does not: they need the sizes of the images. Those of all
+        columns are equal, or the core gives the sample back."""
         settings, plans = self._rows.settings, self._recipe.of(draws).geometries
         headers, failures = self._pool.read_headers(next(iter(images.values())), settings=settings)
         sizes = headers[:, :2].astype(np.int64)
         if settings.exif_orientation:
             sizes = turned_sizes(sizes, headers[:, 3])
         placed = self._fused(draws)
-        # Whatever has no size gets one that fits every plan; decoding will find the same fault
-        # with it.
-        for failure in failures:
-            sizes[failure.row] = np.max([plan.out_size or (1, 1) for plan in plans], axis=0)
+        unread = [failure.row for failure in failures]
+        if settings.exif_orientation:
+            unread += np.flatnonzero(headers[:, 3] == 0).tolist()
+        self._measure_again(draws, sizes, sorted({*unread}))
         members = SampleImages(draws, draws.indices)
         points = self._rows.points(members, sizes)
         for view, plan in enumerate(plans):
@@ -287,8 +295,13 @@ class NativePixels(PixelMaker):
                 for row in geometry.errors:
                     # A box of nothing, which the core refuses: the RowReader has the words.
                     geometry.box[row] = 0
-        buffers.note(members, points)
-        return self._submit(draws, images, placed, buffers)
+        return placed, members, points
+
+    def _measure_again(self, draws: Draws, sizes: npt.NDArray[np.int64], rows: list[int]) -> None:
+        """Images whose size the core cannot tell get one that fits every plan: decoding will find
+        the same fault with them."""
+        plans = self._recipe.of(draws).geometries
+        sizes[rows] = np.max([plan.out_size or (1, 1) for plan in plans], axis=0)
 
     def _submit(
         self, draws: Draws, images: Columns, placed: Placements, buffers: Buffers
@@ -298,7 +311,7 @@ class NativePixels(PixelMaker):
             kind = self._source.encoded[name].kind
             outs = (buffers.images[view] for view in self._rows.outputs.names[name])
             views = [
-                View(geometry, kind.resampling(plan), out)
+                View(geometry, kind.resampling(plan), out, self._sizes_in(geometry))
                 for geometry, plan, out in zip(placed, plans, outs, strict=True)
             ]
             columns.append((encoded, views))
@@ -313,6 +326,10 @@ class NativePixels(PixelMaker):
 
     def _buffers(self, draws: Draws, sizes: Sequence[Size]) -> Buffers:
         return self._rows.buffers(len(draws), sizes, self._allocate)
+
+    def _sizes_in(self, geometry: Geometry | FusedGeometry | None) -> npt.NDArray[np.int32] | None:
+        """`View.sizes`."""
+        return None
 
     # Pixels in arrays
 

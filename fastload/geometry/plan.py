@@ -592,3 +592,6 @@ class View:
     resampling: Resampling
     out: npt.NDArray[np.uint8]
     """(B, H, W, C) uint8: where the pixels go."""
+    sizes: Int32Array | None = None
+    """(B, 2) int32, for the native core: height, width of each output, which is the upper left part
+    of its place in `out`; the rest is not written to. None: all fill their places."""

@@ -166,6 +166,7 @@ class View:
         fused: bool = False,
         later: Geometries | None = None,
         later_resampling: Resampling | None = None,
+        sizes: Int32s | None = None,
     ) -> None: ...
 
 class CanvasLayer:

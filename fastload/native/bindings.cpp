@@ -259,11 +259,12 @@ struct BatchView {
 };
 
 // `kinds`, `numbers`: colour operations on the whole images before their geometry. `later`:
-// Geometries, a second geometry of the images that `geometries` makes.
+// Geometries, a second geometry of the images that `geometries` makes. `sizes`: (B, 2), as of View.
 BatchView batch_view(const Geometries& geometries, Array<uint8_t, 4> out,
                      const ResampleOptions& resample, Optional<int32_t, 2> kinds,
                      Optional<float, 3> numbers, bool fused, std::optional<nb::handle> later,
-                     const std::optional<ResampleOptions>& later_resample) {
+                     const std::optional<ResampleOptions>& later_resample,
+                     Optional<int32_t, 2> sizes) {
     require(geometries.count == out.shape(0), "geometry and out differ in length");
     const Size size = size_in(out.shape(1), out.shape(2));
     View view = {geometries.source, resample, out.data(), size, static_cast<int>(out.shape(3))};
@@ -274,7 +275,16 @@ BatchView batch_view(const Geometries& geometries, Array<uint8_t, 4> out,
         view.colour = colour_table(*kinds, *numbers, out.shape(0));
         view.fused = fused;
     }
-    Kept all = kept(geometries.kept, out, kinds, numbers);
+    if (sizes) {
+        require(sizes->shape(0) == out.shape(0) && sizes->shape(1) == 2, "sizes (B, 2) are needed");
+        for (size_t i = 0; i < sizes->shape(0); ++i) {
+            const int32_t height = sizes->data()[2 * i], width = sizes->data()[2 * i + 1];
+            require(height >= 1 && height <= size.height && width >= 1 && width <= size.width,
+                    "sizes: an output reaches outside of its place");
+        }
+        view.sizes = sizes->data();
+    }
+    Kept all = kept(geometries.kept, out, kinds, numbers, sizes);
     if (later && !later->is_none()) {
         const auto& then = nb::cast<const Geometries&>(*later);
         require(then.count == geometries.count && later_resample.has_value(),
@@ -380,7 +390,8 @@ std::unique_ptr<Ticket> gather(Pool& pool,
     const int channels = into.view.channels;
     require(channels >= 1 && channels <= 4, "out: one to four channels are needed");
     require(rows.size() == into.count, "rows and out differ in length");
-    require(!into.view.later, "later: only of compressed images");
+    require(!into.view.later && into.view.sizes == nullptr,
+            "later, sizes: only of compressed images");
     require(offsets.has_value() == sizes.has_value(), "offsets, sizes: give both or neither");
     PixelRows images = {array.data(),   rows.data(), data_of(offsets),
                         data_of(sizes), {},          static_cast<int>(rows.size())};
@@ -644,7 +655,8 @@ NB_MODULE(_core, m) {
     nb::class_<BatchView>(m, "View").def(
         nb::new_(&batch_view), "geometries"_a, "out"_a, "resampling"_a,
         "kinds"_a.none() = nb::none(), "numbers"_a.none() = nb::none(), "fused"_a = false,
-        "later"_a.none() = nb::none(), "later_resampling"_a.none() = nb::none());
+        "later"_a.none() = nb::none(), "later_resampling"_a.none() = nb::none(),
+        "sizes"_a.none() = nb::none());
 
     nb::class_<CanvasLayer>(m, "CanvasLayer")
         .def(nb::new_(&canvas_layer), "size"_a, "fades"_a, "mixes"_a, "fill"_a);

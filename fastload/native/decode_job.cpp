@@ -207,7 +207,8 @@ class MemoryView {
     // Plans the view of an image whose upright size is `image`.
     Outcome begin(Size image) {
         if (!view_.later) {
-            if (Outcome found = resolve(view_.geometries, row_, image, view_.size, geometry_);
+            if (Outcome found =
+                    resolve(view_.geometries, row_, image, view_.size_of(row_), geometry_);
                 !found.ok())
                 return found;
             last_.begin(geometry_, view_.resample, 0, {}, view_.channels);
@@ -218,7 +219,8 @@ class MemoryView {
             const Box& window = geometry_.window;
             const Size between = {window.height, window.width};
             Geometry later;
-            if (Outcome found = resolve(view_.later, row_, between, view_.size, later); !found.ok())
+            if (Outcome found = resolve(view_.later, row_, between, view_.size_of(row_), later);
+                !found.ok())
                 return found;
             last_.begin(later, view_.later_resample, 0, {}, view_.channels);
             const Padding padding = view_.resample.padding;
@@ -265,7 +267,7 @@ class MemoryView {
             first_.finish(grow(worker_.picture, bytes));
             feed(worker_, last_, worker_.picture.data(), between, last_.needed(), view_.channels);
         }
-        last_.finish(view_.at(row_), view_.stride);
+        last_.finish(view_.at(row_), view_.step());
     }
 
   private:
@@ -433,7 +435,8 @@ class ImageInWork {
                 shift = 0;  // alike for all rows: others may have operations
         for (size_t i = 0; i < views.size(); ++i) {
             Geometry& geometry = worker.geometries[i];
-            Outcome found = resolve(views[i].geometries, row, upright, views[i].size, geometry);
+            Outcome found =
+                resolve(views[i].geometries, row, upright, views[i].size_of(row), geometry);
             if (!found.ok()) return found;
             shift = std::min(shift, largest_reduction(geometry));
         }
@@ -441,7 +444,7 @@ class ImageInWork {
         for (size_t i = 0; i < views.size(); ++i) {
             worker.resampler(i).begin(worker.geometries[i], views[i].resample, shift,
                                       orientation.lead(stored, shift), views[i].channels,
-                                      views[i].at(row), views[i].stride);
+                                      views[i].at(row), views[i].step());
         }
         stored = {reduced_side(stored.height, shift), reduced_side(stored.width, shift)};
         RowSink* sink = &worker.resampler();
@@ -476,7 +479,7 @@ class ImageInWork {
     void finish_views() {
         for (size_t i = 0; i < views_->size(); ++i) {
             const View& view = (*views_)[i];
-            worker_->resampler(i).finish(view.at(row_), view.stride);
+            worker_->resampler(i).finish(view.at(row_), view.step());
         }
         is_made_ = true;
     }

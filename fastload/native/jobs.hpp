@@ -84,6 +84,9 @@ struct View {
     uint8_t* out = nullptr;  // (rows, size.height, size.width, channels)
     Size size;               // of the outputs; of the windows, too
     int channels = 3;
+    // (rows, 2): height and width of each output, at most `size`; it is the upper left part of its
+    // place in `out`, of which the rest is not written to. Null: all have `size`.
+    const int32_t* sizes = nullptr;
     // Not 0: bytes from one row of pixels to the next; `out` is then the place of one image, the
     // same for all rows.
     int64_t stride = 0;
@@ -94,7 +97,12 @@ struct View {
     GeometrySource later;
     ResampleOptions later_resample;
 
-    // Of one output.
+    Size size_of(int row) const {
+        return sizes == nullptr ? size : Size{sizes[2 * int64_t{row}], sizes[2 * int64_t{row} + 1]};
+    }
+    // Bytes from one row of pixels to the next; 0: the rows follow each other.
+    int64_t step() const { return sizes == nullptr ? stride : int64_t{channels} * size.width; }
+    // Of the place of one output.
     int64_t bytes() const { return int64_t{channels} * size.height * size.width; }
     uint8_t* at(int row) const { return stride != 0 ? out : out + bytes() * row; }
 };

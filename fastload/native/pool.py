@@ -612,16 +612,17 @@ def _view(view: View, *, channels: int, **lengths: int) -> _core.View:
         numbers,
         colour is not None and fuses(),
         *_later(view),
+        None if view.sizes is None else np.ascontiguousarray(view.sizes, dtype=np.int32),
     )
     return core_view
 
 
-def _later(view: View) -> tuple[Any, ...]:
+def _later(view: View) -> tuple[Any, Any]:
     """What the core is to do to the images that a geometry makes, if anything."""
     geometry, sampling = view.geometry, view.resampling
     later = None if isinstance(geometry, FusedGeometry) else geometry.later
     if later is None:
-        return ()
+        return None, None
     assert sampling.later is not None, "both are of one plan"
     if later.inverse is not None or later.geometry.later is not None:
         raise ConfigurationError("NativePool makes no warps of images, nor a third resampling.")

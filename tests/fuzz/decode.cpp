@@ -4,6 +4,8 @@
 //
 // - the portable inner loops and the best that the processor has make the same pixels;
 // - each of several views of one decoding equals the view alone;
+// - an output that is the upper left part of its place equals one that fills it, and nothing is
+//   written beside it;
 // - colour operations, a geometry and a second geometry at once give the same as one by one;
 // - with libjpeg-turbo in place of our own decoder, the outcome is the same;
 // - the pixels of our own decoder are those of libjpeg-turbo's full decode, cropped. (Not compared
@@ -195,6 +197,46 @@ void compare_chains(Worker (&workers)[3], const std::vector<uint8_t>& file,
     if (good && at_once.ok()) require(found == second, "a chain differs from its steps");
 }
 
+// Compares an output in the middle of a batch of larger places with one alone.
+void compare_padded(Worker& worker, const std::vector<uint8_t>& file, const DecodeOptions& options,
+                    const uint8_t* choices) {
+    constexpr Size kPlace = {FuzzedGeometry::kOut.height + 3, FuzzedGeometry::kOut.width + 5};
+    const auto bytes = [](Size size) {
+        return size_t{3} * static_cast<size_t>(size.height) * static_cast<size_t>(size.width);
+    };
+    const Bytes input = {file.data(), file.size()};
+    std::vector<uint8_t> alone(bytes(FuzzedGeometry::kOut)), places(2 * bytes(kPlace), 0xa5);
+    const int32_t sizes[4] = {1, 1, FuzzedGeometry::kOut.height, FuzzedGeometry::kOut.width};
+    const View plain = fuzzed_view(choices, 0, alone);
+    View padded = plain;
+    padded.out = places.data();
+    padded.size = kPlace;
+    padded.sizes = sizes;
+    if ((choices[6] & 1) != 0) padded.later = fuzzed_view(choices, 3, alone).geometries;
+    View packed = plain;
+    packed.later = padded.later;
+    const Outcome one = decode_image(worker, input, {packed}, 0, options);
+    worker.decoder.close();
+    const Outcome other = decode_image(worker, input, {padded}, 1, options);
+    worker.decoder.close();
+    require(one.status == other.status && one.message == other.message,
+            "an output in a larger place has another verdict");
+    if (!one.ok()) return;
+    for (int row = 0; row < 2 * kPlace.height; ++row) {
+        const uint8_t* line = places.data() + size_t{3} * static_cast<size_t>(row * kPlace.width);
+        const int y = row - kPlace.height;
+        const bool shown = y >= 0 && y < FuzzedGeometry::kOut.height;
+        const size_t inside = shown ? size_t{3} * FuzzedGeometry::kOut.width : 0;
+        require(
+            inside == 0 || std::equal(line, line + inside,
+                                      alone.data() + inside * static_cast<size_t>(shown ? y : 0)),
+            "an output in a larger place differs");
+        require(std::all_of(line + inside, line + size_t{3} * kPlace.width,
+                            [](uint8_t byte) { return byte == 0xa5; }),
+                "something is written beside an output");
+    }
+}
+
 // Compares the portable loops with the best ones on the whole way from a file to a batch.
 void compare_kernels(Worker (&workers)[3], const std::vector<uint8_t>& file,
                      const DecodeOptions& options, const uint8_t* choices) {
@@ -248,6 +290,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::vector<uint8_t> file(data + kChoices, data + size);
 
     if (data[7] >= 224) compare_kernels(workers, file, options, data);
+    if (data[7] % 64 >= 56) compare_padded(workers[1], file, options, data);
     if (data[7] % 32 >= 28) compare_chains(workers, file, options, data);
     const Raw ours =
         decode_raw(workers[1], counts[1], file, options.limits, options.whole, data, false);
