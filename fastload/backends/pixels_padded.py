@@ -21,6 +21,7 @@ from fastload.backends.pixels_native import (
 )
 from fastload.backends.rows import Buffers
 from fastload.draws import Draws
+from fastload.errors import DecodeError
 from fastload.geometry import Geometry
 from fastload.native.pool import FusedGeometry, Pending
 
@@ -52,7 +53,7 @@ class PaddedPixels(NativePixels):
                 images[name] = located
         placed, members, points = self._place(draws, images)
         geometries = tuple(one for one in placed if isinstance(one, Geometry))  # all of them
-        lost = {row: error for one in geometries for row, error in one.errors.items()}
+        lost = {row: DecodeError(why) for one in geometries for row, why in one.errors.items()}
         sizes = self._rows.images.sizes_of(Placed(members, geometries, lost, points=points))
         work.buffers = self._rows.buffers(len(draws), sizes, self._allocate)
         work.buffers.note(members, points)
