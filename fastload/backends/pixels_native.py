@@ -163,6 +163,8 @@ class NativePixels(PixelMaker):
         source, plans = asked.source, asked.recipe.geometries
         if lacking(cls.can, asked):
             return False
+        if context.padded and (not source.encoded or waits(context)):
+            return False
         if not all(_goes_to_core(plan, compressed=bool(source.encoded)) for plan in plans):
             return False
         if source.encoded:

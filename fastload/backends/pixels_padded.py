@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from fastload.backends.base import Context
 from fastload.backends.images import Placed
-from fastload.backends.maker import BatchInWork, waits
+from fastload.backends.maker import BatchInWork
 from fastload.backends.needs import CORE
 from fastload.backends.pixels_native import (
     Columns,
@@ -30,12 +29,6 @@ class PaddedPixels(NativePixels):
     """Serves compressed images, and masks that belong to them, that are not in a store."""
 
     can = replace(CORE, pads_images=True)
-
-    @classmethod
-    def serves(cls, context: Context) -> bool:
-        """Whether the core can make such batches."""
-        encoded = bool(context.source.encoded)
-        return context.padded and encoded and not waits(context) and super().serves(context)
 
     def _decode(self, draws: Draws) -> BatchInWork:
         work = BatchInWork(draws, Buffers({}))
