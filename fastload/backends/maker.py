@@ -30,7 +30,7 @@ from fastload.backends.base import (
     StartedWork,
     Work,
 )
-from fastload.backends.needs import Abilities
+from fastload.backends.needs import Abilities, Asked
 from fastload.backends.rows import Buffers, RowReader
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, FastloadError, WorkerError
@@ -51,9 +51,9 @@ _MOST_BATCHES = 32
 _MOST_TASKS = 64
 
 
-def waits(context: Context) -> bool:
+def waits(asked: Asked) -> bool:
     """Whether reading its samples is mostly to wait for a store."""
-    return any(column.waits for column in context.source.encoded.values())
+    return any(column.waits for column in asked.source.encoded.values())
 
 
 def depth_of(context: Context) -> int:

@@ -163,12 +163,12 @@ class NativePixels(PixelMaker):
         source, plans = asked.source, asked.recipe.geometries
         if lacking(cls.can, asked):
             return False
-        if context.padded and (not source.encoded or waits(context)):
+        if asked.padded and (not source.encoded or waits(asked)):
             return False
         if not all(_goes_to_core(plan, compressed=bool(source.encoded)) for plan in plans):
             return False
         if source.encoded:
-            known = context.padded or all(plan.out_size is not None for plan in plans)
+            known = asked.padded or all(plan.out_size is not None for plan in plans)
             kinds = [column.kind for column in source.encoded.values()]
             return known and not source.pixels and all(_fits_core(kind, plans) for kind in kinds)
         stored = [column.in_array() for column in source.pixels.values()]
