@@ -44,16 +44,11 @@ def reader_and_pixels(
     if decoder == "native":
         native.load()  # complains if it is not there
     if decoder in ("auto", "native") and native.available():
-        if context.recipe.composite.most > 1:
-            from fastload.backends.pixels_composite import CompositePixels
+        if context.recipe.composite.most > 1 or context.padded:
+            from fastload.backends.pixels_padded import composite_or_padded
 
-            if CompositePixels.serves(context):
-                return rows, CompositePixels(context, rows, threads, **how)
-        if context.padded:
-            from fastload.backends.pixels_padded import PaddedPixels
-
-            if PaddedPixels.serves(context):
-                return rows, PaddedPixels(context, rows, threads, **how)
+            if (kind := composite_or_padded(context)) is not None:
+                return rows, kind(context, rows, threads, **how)
         if NativePixels.serves(context):
             if decode_on == "host":
                 return rows, NativePixels(context, rows, threads, **how)

@@ -11,7 +11,7 @@ import numpy as np
 from fastload.backends.base import Context
 from fastload.backends.composites import CompositeReader, fits_core
 from fastload.backends.maker import BatchInWork, PixelMaker, Threads
-from fastload.backends.needs import Abilities, lacking
+from fastload.backends.needs import Abilities, Asked, lacking
 from fastload.backends.pixels_native import CoreDecoding, LaterPart, bytes_for_core
 from fastload.backends.rows import Buffers, RowReader
 from fastload.draws import Draws
@@ -46,9 +46,9 @@ class CompositePixels(PixelMaker):
         self._core = CoreDecoding(threads.count, self._source, check_whole, seek_index)
 
     @classmethod
-    def serves(cls, context: Context) -> bool:
+    def serves(cls, asked: Asked) -> bool:
         """Whether the core can make such batches."""
-        return fits_core(context.source, context.recipe) and not lacking(cls.can, context)
+        return fits_core(asked.source, asked.recipe) and not lacking(cls.can, asked)
 
     def start(self, draws: Draws) -> BatchInWork:
         self._core.say()

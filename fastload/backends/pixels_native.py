@@ -8,7 +8,7 @@ that pixels and messages are the same as without the core.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
@@ -131,6 +131,8 @@ class NativePixels(PixelMaker):
     """
 
     can = CORE
+    _sizes: Callable[[Geometry | FusedGeometry | None], npt.NDArray[np.int32]] | None = None
+    """Makes `View.sizes` of a geometry."""
     only_cheap = True
     """Whether points are noted only of images of which they cost little."""
 
@@ -162,8 +164,6 @@ class NativePixels(PixelMaker):
         """Whether the core can make such batches."""
         source, plans = asked.source, asked.recipe.geometries
         if lacking(cls.can, asked):
-            return False
-        if asked.padded and (not source.encoded or waits(asked)):
             return False
         if not all(_goes_to_core(plan, compressed=bool(source.encoded)) for plan in plans):
             return False
@@ -313,7 +313,7 @@ class NativePixels(PixelMaker):
             kind = self._source.encoded[name].kind
             outs = (buffers.images[view] for view in self._rows.outputs.names[name])
             views = [
-                View(geometry, kind.resampling(plan), out, self._sizes_in(geometry))
+                View(geometry, kind.resampling(plan), out, self._sizes and self._sizes(geometry))
                 for geometry, plan, out in zip(placed, plans, outs, strict=True)
             ]
             columns.append((encoded, views))
@@ -328,10 +328,6 @@ class NativePixels(PixelMaker):
 
     def _buffers(self, draws: Draws, sizes: Sequence[Size]) -> Buffers:
         return self._rows.buffers(len(draws), sizes, self._allocate)
-
-    def _sizes_in(self, geometry: Geometry | FusedGeometry | None) -> npt.NDArray[np.int32] | None:
-        """`View.sizes`."""
-        return None
 
     # Pixels in arrays
 

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.backends.images import Placed
-from fastload.backends.maker import BatchInWork
-from fastload.backends.needs import CORE
+from fastload.backends.maker import BatchInWork, waits
+from fastload.backends.needs import CORE, Asked
+from fastload.backends.pixels_composite import CompositePixels
 from fastload.backends.pixels_native import (
     Columns,
     LaterPart,
@@ -63,6 +64,15 @@ class PaddedPixels(NativePixels):
             assert found is not None
             sizes[rows] = found
 
-    def _sizes_in(self, geometry: Geometry | FusedGeometry | None) -> npt.NDArray[np.int32] | None:
+    def _sizes(self, geometry: Geometry | FusedGeometry | None) -> npt.NDArray[np.int32]:
         assert isinstance(geometry, Geometry)
         return geometry.out_sizes
+
+
+def composite_or_padded(asked: Asked) -> type[CompositePixels | PaddedPixels] | None:
+    """Who makes samples of several images, or images of several sizes; None where the core does
+    not."""
+    if asked.recipe.composite.most > 1 and CompositePixels.serves(asked):
+        return CompositePixels
+    here = bool(asked.source.encoded) and not waits(asked)
+    return PaddedPixels if asked.padded and here and PaddedPixels.serves(asked) else None
