@@ -22,8 +22,8 @@ import pytest
 if TYPE_CHECKING:
     from tests.objectserver import ObjectServer
 
-# Triton looks when it is first imported. Nothing runs in its interpreter unless FASTLOAD_FUSED=1
-# asks for it.
+# Triton looks when it is first imported. Nothing runs in its interpreter unless
+# FASTLOAD_FUSED=triton asks for it.
 DEVICE = os.environ.get("FASTLOAD_TEST_DEVICE", "cpu")
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -1,6 +1,6 @@
-"""Arrays on a device, whose batches one kernel draws and makes: in Triton's interpreter on the CPU,
-against the operations that it takes the place of, the very bits. On a GPU
-(FASTLOAD_TEST_DEVICE=cuda) the kernel itself."""
+"""Arrays on a device, whose batches one kernel draws and makes: the one in CUDA C run by the native
+core on the CPU, the one in Triton by its interpreter, against the operations that it takes the
+place of, the very bits. On a GPU (FASTLOAD_TEST_DEVICE=cuda) the kernel itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 import fastload
-from benchmarks.gpu.interpreter import mend_interpreter
 from fastload.backends import cache
 from fastload.backends.cache import CacheOptions
 from fastload.cache import resident
@@ -29,15 +28,8 @@ from fastload.render.device import render_on_device
 from fastload.render.drawn import DrawnGeometry, OrderOnDevice, PendingImages
 from fastload.sources import open_source
 from tests.backends import DEVICE
+from tests.launches import WAYS, Launched
 from tests.simulated_gpu import LazyGpu, LazyStream, OnGpu
-
-pytestmark = pytest.mark.skipif(
-    DEVICE.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1",
-    reason="TRITON_INTERPRET is set to 0",
-)
-pytest.importorskip("triton", reason="needs Triton, which comes with torch for CUDA")
-if DEVICE.type == "cpu":
-    mend_interpreter()
 
 COUNT, SIZE = 10, (9, 11)
 FLOATS = [
@@ -47,20 +39,10 @@ FLOATS = [
 ]
 
 
-@pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+@pytest.fixture(params=WAYS)
+def launched(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Launched:
     """The kernels that are launched, in order; they are on."""
-    names: list[str] = []
-    launch = fused.launch
-
-    def spy(kernel: Any, *given: Any, **named: Any) -> None:
-        names.append(kernel.fn.__name__)
-        launch(kernel, *given, **named)
-
-    monkeypatch.setenv(fused.SWITCH, "1")
-    monkeypatch.setattr(fused, "launch", spy)
-    monkeypatch.setattr(drawn, "launch", spy)
-    return names
+    return Launched(monkeypatch, request.param)
 
 
 def pixels(channels: int = 3, count: int = COUNT) -> np.ndarray:
@@ -88,7 +70,7 @@ def served(source: Any, transform: Any, **given: Any) -> list[Any]:
 
 
 def check(
-    launched: list[str], kernels: list[str], source: Any, transform: Any, **given: Any
+    launched: Launched, kernels: list[str], source: Any, transform: Any, **given: Any
 ) -> None:
     """The batches are those of the operations of torch; these kernels make the three of each epoch
     as one, and those that are made ahead."""
@@ -130,7 +112,7 @@ CROPS: dict[str, list[Any]] = {
     ],
 )
 def test_crops_and_flips_are_drawn_by_one_kernel(
-    launched: list[str], name: str, channels: int
+    launched: Launched, name: str, channels: int
 ) -> None:
     source = (pixels(channels), np.arange(COUNT))
     check(launched, ["drawn"], source, v2.Compose(CROPS[name]))
@@ -139,31 +121,31 @@ def test_crops_and_flips_are_drawn_by_one_kernel(
 @pytest.mark.whole
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])
 def test_normalising_and_the_dtype_to_deliver_are_in_the_same_launch(
-    launched: list[str], dtype: Any
+    launched: Launched, dtype: Any
 ) -> None:
     transform = v2.Compose([*CROPS["padded"], *FLOATS])
     check(launched, ["drawn"], (pixels(), np.arange(COUNT)), transform, dtype=dtype)
 
 
 @pytest.mark.whole
-def test_a_value_a_channel_lies_outside(launched: list[str]) -> None:
+def test_a_value_a_channel_lies_outside(launched: Launched) -> None:
     transform = v2.RandomCrop(8, padding=3, fill=(9, 120, 250))
     check(launched, ["drawn"], (pixels(), np.arange(COUNT)), transform)
 
 
 @pytest.mark.whole
-def test_masks_are_cut_as_their_images(launched: list[str]) -> None:
+def test_masks_are_cut_as_their_images(launched: Launched) -> None:
     source = {"image": pixels(), "mask": pixels(1), "label": np.arange(COUNT)}
     transform = v2.RandomCrop(8, padding=3, fill={tv_tensors.Image: 7, "others": 1})
     check(launched, ["drawn", "drawn"], source, transform)
     launched.clear()
-    os.environ[fused.SWITCH] = "1"
+    os.environ[fused.SWITCH] = launched.way
     kernels = ["drawn", "drawn", "normalise"]
     check(launched, kernels, source, v2.Compose([*CROPS["padded"], *FLOATS]))
 
 
 @pytest.mark.whole
-def test_what_follows_that_is_more_than_a_conversion_gets_bytes(launched: list[str]) -> None:
+def test_what_follows_that_is_more_than_a_conversion_gets_bytes(launched: Launched) -> None:
     source = (pixels(), np.arange(COUNT) % 3)
     jitter = v2.Compose([*CROPS["padded"], v2.ColorJitter(0.4)])
     check(
@@ -174,20 +156,20 @@ def test_what_follows_that_is_more_than_a_conversion_gets_bytes(launched: list[s
         options=CacheOptions(storage="device", place="device"),
     )
     launched.clear()
-    os.environ[fused.SWITCH] = "1"
+    os.environ[fused.SWITCH] = launched.way
     floats, mixing = v2.Compose([*CROPS["padded"], *FLOATS]), v2.MixUp(num_classes=3)
     check(launched, ["drawn", "normalise"], source, floats, batch_transform=mixing)
 
 
 @pytest.mark.whole
-def test_a_subset_takes_its_own_rows(launched: list[str]) -> None:
+def test_a_subset_takes_its_own_rows(launched: Launched) -> None:
     opened = open_source((pixels(count=30), np.arange(30)))
     source = replace(opened, source=opened.source.take(np.arange(3, 23, 2)))
     check(launched, ["drawn"], source, v2.RandomCrop(8, padding=3))
 
 
 @pytest.mark.slow
-def test_samples_that_come_twice_have_draws_of_their_own(launched: list[str]) -> None:
+def test_samples_that_come_twice_have_draws_of_their_own(launched: Launched) -> None:
     source = (pixels(), np.arange(COUNT))
     given: dict[str, Any] = {"sampler": [4, 1, 1, 1, 0, 4, 4], "shuffle": False}
     found = served(source, v2.RandomCrop(6, padding=3), **given)
@@ -199,7 +181,7 @@ def test_samples_that_come_twice_have_draws_of_their_own(launched: list[str]) ->
 
 @pytest.mark.whole
 def test_nothing_but_the_order_of_an_epoch_travels(
-    launched: list[str], monkeypatch: pytest.MonkeyPatch
+    launched: Launched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
 
@@ -225,7 +207,7 @@ def test_nothing_but_the_order_of_an_epoch_travels(
     [(0, 0, 0), (1, 1, 1), (2**64 - 1, 2**32 - 1, 2**40 - 9), (0xC0FFEE << 33, 16, 2**32 - 4)],
 )
 def test_numbers_are_those_of_the_host(
-    launched: list[str], seed: int, epoch: int, index: int
+    launched: Launched, seed: int, epoch: int, index: int
 ) -> None:
     plan = plan_of(
         v2.Compose([*FLIPS, v2.RandomCrop((15, 4), padding=(7, 12, 5, 10), padding_mode="edge")])
@@ -257,7 +239,7 @@ def plan_of(transform: Any) -> GeometryPlan:
 @pytest.mark.whole
 @pytest.mark.parametrize(("most", "room", "as_one"), [(2, 1 << 20, 2), (16, 3 << 10, 1)])
 def test_as_many_batches_are_made_as_one_as_there_is_room_for(
-    launched: list[str], monkeypatch: pytest.MonkeyPatch, most: int, room: int, as_one: int
+    launched: Launched, monkeypatch: pytest.MonkeyPatch, most: int, room: int, as_one: int
 ) -> None:
     source, transform = (pixels(), np.arange(COUNT)), v2.Compose([v2.RandomCrop(6), *FLIPS])
     expected = served(source, transform)
@@ -277,7 +259,7 @@ def test_as_many_batches_are_made_as_one_as_there_is_room_for(
 @pytest.mark.whole
 @pytest.mark.parametrize("step", range(3))
 def test_a_batch_among_those_that_are_made_as_one_is_resumed_at(
-    launched: list[str], step: int
+    launched: Launched, step: int
 ) -> None:
     source, transform = (pixels(), np.arange(COUNT)), v2.Compose([v2.RandomCrop(6), *FLIPS])
     expected = served(source, transform)
@@ -294,7 +276,7 @@ def test_a_batch_among_those_that_are_made_as_one_is_resumed_at(
 
 
 @pytest.mark.whole
-def test_what_is_done_with_a_batch_as_a_whole_is_done_with_each(launched: list[str]) -> None:
+def test_what_is_done_with_a_batch_as_a_whole_is_done_with_each(launched: Launched) -> None:
     transform = v2.Compose([v2.RandomCrop(6), *FLOATS])
     mix = v2.MixUp(num_classes=COUNT)
     check(
@@ -320,7 +302,7 @@ def test_what_is_done_with_a_batch_as_a_whole_is_done_with_each(launched: list[s
     ids=lambda transform: type(transform).__name__,
 )
 def test_other_geometry_is_left_to_the_operations_of_torch(
-    launched: list[str], transform: Any
+    launched: Launched, transform: Any
 ) -> None:
     assert DrawnGeometry.of(plan_of(transform), SIZE) is None
     with loader((pixels(), np.arange(COUNT)), transform) as made:
@@ -329,7 +311,7 @@ def test_other_geometry_is_left_to_the_operations_of_torch(
     assert "drawn" not in launched
 
 
-def test_explain_says_so(launched: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_says_so(launched: Launched, monkeypatch: pytest.MonkeyPatch) -> None:
     with loader((pixels(), np.arange(COUNT)), v2.RandomCrop(8)) as made:
         next(iter(made))
         assert "one kernel, which draws, cuts, mirrors and converts" in made.explain()
@@ -339,7 +321,7 @@ def test_explain_says_so(launched: list[str], monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.skipif(DEVICE.type != "cpu", reason="memory that nobody writes to takes none there")
 @pytest.mark.parametrize("resized", [True, False])
-def test_images_are_found_that_lie_beyond_2_gib(resized: bool) -> None:
+def test_images_are_found_that_lie_beyond_2_gib(launched: Launched, resized: bool) -> None:
     """The numbers of their bytes are more than 31 bits hold."""
     side, last = 16, (1 << 31) // (16 * 16 * 3) + 1
     memory = np.zeros((last + 1, side, side, 3), np.uint8)
@@ -399,7 +381,8 @@ def test_an_order_that_is_read_on_another_stream_is_kept_until_then(
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *size, device, **given: empty(*size, **given))
     monkeypatch.setattr(drawn, "constants", lambda values, device: values)
-    monkeypatch.setattr(drawn, "launch", lambda *given, **named: None)
+    nothing = SimpleNamespace(drawn=lambda *given, **named: None)
+    monkeypatch.setattr(drawn, "kernels", lambda device: nothing)
     order: Any = SimpleNamespace(table=there([0]), rows=None, stream=gpu.current.cuda_stream)
     geometry = DrawnGeometry(SIZE, SIZE, (), None)
     images = PendingImages(there(pixels().reshape(-1, 3)), geometry, Resampling(), order, 0, 2)

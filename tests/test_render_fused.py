@@ -1,5 +1,6 @@
-"""The kernels for GPUs, in Triton's interpreter on the CPU, against the operations that they take
-the place of: the very bits. On a GPU (FASTLOAD_TEST_DEVICE=cuda) the kernels themselves."""
+"""The kernels for GPUs, those in CUDA C run by the native core on the CPU, those in Triton by its
+interpreter, against the operations that they take the place of: the very bits. On a GPU
+(FASTLOAD_TEST_DEVICE=cuda) the kernels themselves."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ import torch
 from torchvision.transforms import InterpolationMode, v2
 
 import fastload
-from benchmarks.gpu.interpreter import mend_interpreter
+from fastload import native
 from fastload.backends.base import HostBatch
 from fastload.device import DeviceStage
 from fastload.draws import Draws
@@ -32,25 +33,15 @@ from fastload.recipe.mix import Mix, MixUp, lower_batch_transform
 from fastload.recipe.outputs import Outputs
 from fastload.recipe.pillow_augment import Augmentation, PillowRandAugment
 from fastload.recipe.transforms import HSVShift
-from fastload.render import drawn, fused, trial
+from fastload.render import by_nvrtc, by_triton, fused, trial
 from fastload.render.drawn import DrawnGeometry, OrderOnDevice, PendingImages
 from fastload.render.steps import BlurSteps, ColourSteps, MixtureSteps
 from fastload.sources.kinds import IMAGE, VALUE
 from tests.backends import DEVICE
-from tests.cases import whole_but
+from tests.launches import TRITON, WAYS, Launched
 from tests.test_render_device import boxed, on_device, photographs, random_resizes, random_windows
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        DEVICE.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1",
-        reason="TRITON_INTERPRET is set to 0",
-    ),
-]
-
-pytest.importorskip("triton", reason="needs Triton, which comes with torch for CUDA")
-if DEVICE.type == "cpu":
-    mend_interpreter()
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -62,16 +53,9 @@ class Both:
     """Runs something with the kernels and, on the CPU, without: there torch's operations on a GPU
     may choose another pixel, or round another way."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
         self._patch = monkeypatch
-        self.launched: list[str] = []
-        launch = fused.launch
-
-        def spy(kernel: Any, *given: Any, **named: Any) -> None:
-            self.launched.append(kernel.fn.__name__)
-            launch(kernel, *given, **named)
-
-        monkeypatch.setattr(fused, "launch", spy)
+        self.launched = Launched(monkeypatch, way)
 
     def __call__(self, work: Any, *kernels: str) -> None:
         """The results are equal, and these kernels were launched for the first."""
@@ -85,12 +69,11 @@ class Both:
         np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
 
 
-@pytest.fixture
-def both(monkeypatch: pytest.MonkeyPatch) -> Both:
-    return Both(monkeypatch)
+@pytest.fixture(params=WAYS)
+def both(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Both:
+    return Both(monkeypatch, request.param)
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 def test_crops_with_padding(both: Both, mode: Any, channels: int) -> None:
@@ -101,7 +84,6 @@ def test_crops_with_padding(both: Both, mode: Any, channels: int) -> None:
     both(lambda: on_device(images, rows, geometry, resampling), "render")
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("interpolation", ["nearest", "nearest-exact", "bilinear", "bicubic"])
 @pytest.mark.parametrize("antialias", [True, False])
 @pytest.mark.parametrize(("size", "channels"), [((24, 31), 3), ((9, 6), 3), ((9, 6), 2)])
@@ -118,7 +100,6 @@ def test_resized_crops(
     )
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 @pytest.mark.parametrize("interpolation", [InterpolationMode.BILINEAR, InterpolationMode.BICUBIC])
 def test_crops_with_padding_of_resized_images(both: Both, interpolation: Any, mode: str) -> None:
@@ -142,7 +123,7 @@ def test_no_pixel_is_made_of_more_taps_than_are_counted(cubic: bool) -> None:
     pairs = np.stack(np.meshgrid(lengths, sizes), axis=-1).reshape(-1, 2)
     box, size = np.repeat(pairs[:, :1], 4, axis=1), np.repeat(pairs[:, 1:], 2, axis=1)
     geometry = Geometry(box, size, box, np.zeros_like(size, dtype=bool))
-    counted = fused.taps_of(geometry, fused._ANTIALIASED, cubic)
+    counted = fused.taps_of(geometry, fused.ANTIALIASED, cubic)
     spare = []
     for (length, size), taps in zip(pairs.astype(np.float32), counted, strict=True):
         # As in the kernel, in float32.
@@ -173,7 +154,7 @@ def batch(count: int = 9, channels: int = 3, seed: int = 0) -> torch.Tensor:
 
 def on() -> bool:
     """Whether the kernels are."""
-    return os.environ[fused.SWITCH] == "1"
+    return os.environ[fused.SWITCH] != "0"
 
 
 def run(transform: Any, images: torch.Tensor, **given: Any) -> Any:
@@ -207,7 +188,7 @@ def test_normalised_images_in_the_dtype_to_deliver(
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("count", whole_but([2], [1, 2, 3, 4]))
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_colour_jitter_in_one_launch(both: Both, channels: int, count: int) -> None:
     jitter = v2.ColorJitter(*[0.8, 0.7, 0.9, 0.4][:count])
     for seed in range(2):
@@ -215,7 +196,6 @@ def test_colour_jitter_in_one_launch(both: Both, channels: int, count: int) -> N
         both(lambda images=images: run(jitter, images), "recolour")
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("channels", [1, 3])
 def test_distortions_of_colour_in_one_launch(both: Both, channels: int) -> None:
     distort = v2.RandomPhotometricDistort(hue=(-0.3, 0.3), p=0.7)
@@ -241,7 +221,6 @@ def test_distortions_of_colour_in_one_launch(both: Both, channels: int) -> None:
     both(lambda: op.apply(four if on() else four.cpu(), draws, 0).cpu(), "recolour")
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("kernel", [3, (5, 9), (1, 7)])
 def test_blur_along_both_axes(both: Both, kernel: Any) -> None:
     images = batch(4)
@@ -249,7 +228,7 @@ def test_blur_along_both_axes(both: Both, kernel: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
-@pytest.mark.parametrize("name", whole_but(["cutmix"], ["mixup", "cutmix", "either"]))
+@pytest.mark.parametrize("name", ["mixup", "cutmix", "either"])
 def test_mixing_in_the_pass_that_normalises(both: Both, name: str, dtype: Any) -> None:
     mixing: dict[str, Any] = {"mixup": v2.MixUp(num_classes=3), "cutmix": v2.CutMix(num_classes=3)}
     mixing["either"] = v2.RandomChoice(list(mixing.values()))
@@ -333,7 +312,6 @@ AUGMENTED = {
 }
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", AUGMENTED)
 def test_augmentations_in_one_launch(both: Both, name: str, channels: int) -> None:
@@ -342,7 +320,6 @@ def test_augmentations_in_one_launch(both: Both, name: str, channels: int) -> No
         both(lambda images=images: run(AUGMENTED[name], images), "recolour")
 
 
-@pytest.mark.whole
 def test_the_chains_of_augmix_are_one_launch_and_mixed_in_another(both: Both) -> None:
     for transform in (v2.AugMix(), v2.AugMix(9, 2, 2, 0.4, all_ops=False, fill=31)):
         images = batch(6)
@@ -353,7 +330,6 @@ def test_the_chains_of_augmix_are_one_launch_and_mixed_in_another(both: Both) ->
         )
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("channels", [1, 3])
 def test_augmentations_as_pillow_moves_pixels_in_one_launch(both: Both, channels: int) -> None:
     names = ("ShearX", "Rotate", "SolarizeAdd", "TranslateYRel", "Posterize", "Sharpness")
@@ -363,7 +339,7 @@ def test_augmentations_as_pillow_moves_pixels_in_one_launch(both: Both, channels
     both(lambda: op.apply(images if on() else images.cpu(), draws, 0).cpu(), "recolour")
 
 
-@pytest.mark.parametrize("channels", whole_but([1], [1, 3]))
+@pytest.mark.parametrize("channels", [1, 3])
 def test_nearest_pixels_and_rectangles(both: Both, channels: int) -> None:
     names = ("ShearX", "Rotate", "TranslateYWhole")
     ops = tuple(Augmentation(name, 1.0, 9.0, 3.0) for name in names)
@@ -375,7 +351,6 @@ def test_nearest_pixels_and_rectangles(both: Both, channels: int) -> None:
     both(lambda: cut.apply(images if on() else images.cpu(), draws, 0).cpu(), "recolour")
 
 
-@pytest.mark.whole
 def test_what_is_applied_to_some_samples(both: Both) -> None:
     images = batch(10).contiguous()
     steps = [v2.ColorJitter(0.8, 0.7, 0.9, 0.4), v2.GaussianBlur(3), v2.AugMix()]
@@ -390,6 +365,7 @@ def test_images_of_one_pixel_across_and_of_unusual_strides(both: Both) -> None:
         both(lambda images=images: run(jitter, images), "recolour")
 
 
+@TRITON
 @pytest.mark.skipif(DEVICE.type != "cpu", reason="what the interpreter is given is looked at")
 @pytest.mark.parametrize(
     "transform",
@@ -419,7 +395,8 @@ def test_no_batch_has_a_kernel_compiled_again(
                 key.append((name, special and value == 1, special and value % 16 == 0))
         compiled.setdefault(kernel.fn.__name__, set()).add(tuple(key))
 
-    monkeypatch.setattr(fused, "launch", spy)  # what the kernels make is looked at elsewhere
+    monkeypatch.setenv(fused.SWITCH, "triton")
+    monkeypatch.setattr(by_triton, "launch", spy)  # what they make is looked at elsewhere
     split = Recipe.from_transform(transform).split((32, 48))
     images = photographs(3, 32, 48)
     for step, count in enumerate([16, 16, 16, 13, 5, 2, 1]):
@@ -441,12 +418,13 @@ def test_where_kernels_are_used(
     device: str, used: set[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensor: Any = SimpleNamespace(device=torch.device(device))
-    monkeypatch.setattr(trial, "failure", lambda device, launch: "")
+    monkeypatch.setattr(trial, "choice", lambda device, ways: (ways[0], ""))
     for switch in (None, "0", "1"):
         monkeypatch.setenv(fused.SWITCH, switch or "")
         assert fused.active(tensor) == (switch in used)
-    monkeypatch.setattr(trial, "failure", lambda device, launch: "no compiler")
-    monkeypatch.setattr(fused, "_has_triton", lambda: False)
+    monkeypatch.setattr(trial, "choice", lambda device, ways: ("", "no compiler"))
+    monkeypatch.setattr(native, "available", lambda: False)
+    monkeypatch.setattr(fused, "find_spec", lambda name: None)
     assert not fused.active(tensor)
 
 
@@ -468,23 +446,28 @@ def test_kernels_are_launched_on_the_gpu_of_what_they_work_on(
 
     monkeypatch.setattr(torch.cuda, "device", device)
     for where in (torch.device("cuda", 3), torch.device("cpu")):
-        fused.launch(Kernel(), (5,), SimpleNamespace(device=where), 7, BLOCK=8)
+        by_triton.launch(Kernel(), (5,), SimpleNamespace(device=where), 7, BLOCK=8)
     # A product and a sum that are rounded together are other bits than those of the CPU.
     named = {"BLOCK": 8, "enable_fp_fusion": False}
     assert launched == [((5,), [torch.device("cuda", 3)], named), ((5,), [], named)]
 
 
+@pytest.mark.parametrize("way", WAYS)
 def test_no_image_has_more_blocks_than_a_grid_has_along_an_axis(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """65,535, along all axes but the first."""
     grids: dict[str, tuple[int, ...]] = {}
 
-    def spy(kernel: Any, grid: tuple[int, ...], *given: Any, **named: Any) -> None:
+    def of_triton(kernel: Any, grid: tuple[int, ...], *given: Any, **named: Any) -> None:
         grids[kernel.fn.__name__] = grid
 
-    for module in (fused, drawn):
-        monkeypatch.setattr(module, "launch", spy)
+    def of_nvrtc(tensor: torch.Tensor, name: str, blocks: int, *given: Any) -> None:
+        grids[name if name == "add_weighted" else name.partition("_")[0]] = (blocks,)
+
+    monkeypatch.setattr(by_triton, "launch", of_triton)
+    monkeypatch.setattr(by_nvrtc, "launch", of_nvrtc)
+    monkeypatch.setattr(fused, "way", lambda device: way)
     side, meta = 10_000, torch.device("meta")
     images = torch.empty((2, 3, side, side), dtype=torch.uint8, device=meta)
     whole = np.array([(0, 0, side, side)] * 2)

@@ -62,8 +62,29 @@ def test_one_kernel_is_launched_for_a_device_where_all_is_well(answers: dict[str
     assert found["why_not"] == ["", ""]
     assert (found["launches"], found["launches, of a batch too"]) == (1, 2)
     assert found["logged"] == []
-    assert "kernels     Triton's" in found["explain"].splitlines()
-    assert found["doctor"] == ["ok", "kernels on GPU 3", "Triton's"]
+    without = "Triton's. Not in CUDA C: cuda-bindings is not installed. To have it: pip install "
+    (line,) = [line for line in found["explain"].splitlines() if line.startswith("kernels ")]
+    assert line.removeprefix("kernels     ").startswith(without)
+    assert found["doctor"][:2] == ["ok", "kernels on GPU 3"]
+    assert found["doctor"][2].startswith(without)
+
+
+def test_kernels_in_cuda_c_come_first_and_need_no_compiler(answers: dict[str, Any]) -> None:
+    found = answers["NVRTC"]
+    assert found["why_not"] == ["", ""]
+    assert found["launches, of a batch too"] == 0, "none of Triton's"
+    assert found["made"] == pytest.approx([0.2]), "by the native core in the GPU's place"
+    assert found["logged"] == []
+    assert "kernels     in CUDA C, compiled by NVRTC" in found["explain"].splitlines()
+    assert found["doctor"] == ["ok", "kernels on GPU 3", "in CUDA C, compiled by NVRTC"]
+
+
+def test_where_the_driver_refuses_them_triton_has_its_turn(answers: dict[str, Any]) -> None:
+    found = answers["an NVRTC that is too new"]
+    assert found["launches, of a batch too"] == 2
+    assert found["logged"] == []
+    why = "Not in CUDA C: the driver of cuda:3 says CUDA_ERROR_UNSUPPORTED_PTX_VERSION."
+    assert found["doctor"] == ["ok", "kernels on GPU 3", f"Triton's. {why}"]
 
 
 @pytest.mark.parametrize("machine", CAUSES)

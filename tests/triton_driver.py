@@ -19,6 +19,7 @@ import sys
 import sysconfig
 from collections import deque
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,9 @@ import fastload
 from fastload.cli import doctor
 from fastload.draws import Draws
 from fastload.recipe import Recipe
-from fastload.render import fused
+from fastload.render import fused, nvrtc
 from fastload.sources.kinds import IMAGE
+from tests.cuda_driver import Refused, driver_on_host
 from tests.simulated_gpu import GPU, LazyGpu, OnGpu
 
 _ANSWERS = """
@@ -92,6 +94,8 @@ class Machine:
         self.of_capability(9, 0)
         self.patch.setattr(torch.cuda, "device_count", lambda: GPU.index + 1)
         self.patch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
+        # Without this package nothing is compiled by NVRTC.
+        self.patch.setattr(nvrtc, "find_spec", lambda name: None)
         self.logged = list[str]()
         handler = logging.Handler()
         self.patch.setattr(handler, "emit", lambda record: self.logged.append(record.getMessage()))
@@ -154,6 +158,26 @@ def _switched_off(machine: Machine) -> None:
     machine.patch.setenv(fused.SWITCH, "0")
 
 
+def _nvrtc(machine: Machine) -> None:
+    """NVRTC compiles, the native core runs what it is to launch, and there is no compiler."""
+    _no_compiler(machine)
+    _with_nvrtc(machine, driver_on_host())
+
+
+def _nvrtc_too_new(machine: Machine) -> None:
+    """The driver does not take what it makes; Triton's kernels run."""
+    driver = driver_on_host()
+    driver.cuModuleLoadData = lambda code: (Refused(),)
+    _with_nvrtc(machine, driver)
+
+
+def _with_nvrtc(machine: Machine, driver: Any) -> None:
+    machine.patch.setattr(nvrtc, "find_spec", find_spec)
+    machine.patch.setenv("XDG_CACHE_HOME", str(machine.folder))
+    assert not nvrtc.why_not()  # which imports the real driver
+    machine.patch.setitem(sys.modules, "cuda.bindings.driver", driver)
+
+
 MACHINES: dict[str, Callable[[Machine], None]] = {
     "whole": _whole,
     "no compiler": _no_compiler,
@@ -162,12 +186,14 @@ MACHINES: dict[str, Callable[[Machine], None]] = {
     "a cache that is not written to": _a_cache_that_is_not_written_to,
     "Pascal": _pascal,
     "switched off": _switched_off,
+    "NVRTC": _nvrtc,
+    "an NVRTC that is too new": _nvrtc_too_new,
 }
 
 
 def main(folder: Path) -> None:
     driver, answers = driver_without_gpu(folder), dict[str, Any]()
-    fused.kernels()  # imports Triton, once for all
+    import_module("fastload.render.kernels")  # imports Triton, once for all
     for number, (name, of_kind) in enumerate(MACHINES.items()):
         place = folder / str(number)
         place.mkdir()

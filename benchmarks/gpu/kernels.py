@@ -135,8 +135,8 @@ def _compare(setting: Setting, prepare: Prepare) -> Round:
     def measured(used: bool) -> tuple[int, Round]:
         """Values that are not those of the CPU, and the rate."""
         with _kernels_used(used), ExitStack() as stack:
-            if used and not fused.active(torch.empty(0, device=device)):
-                raise BackendUnavailableError("Triton is not installed: pip install triton")
+            if used and (why := fused.why_not(device)):
+                raise BackendUnavailableError(why)
             work = prepare(device, stack)
             other = int((torch.cat(work()).float().cpu() != wanted).sum())
             counts = (_counted(work, len(wanted)) for _ in repeat(None))

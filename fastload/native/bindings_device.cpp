@@ -119,14 +119,17 @@ void bind_device(nb::module_& m) {
         .def_prop_ro("segments",
                      [](const DevicePlan& self) { return self.finished().segments().size(); });
     m.def(
+        "kernel_argument_bytes", [](const char* name) { return device::argument_bytes(name); },
+        "name"_a);
+    m.def(
         "run_kernel_on_host",
-        [](const char* name, nb::bytes arguments, uint64_t blocks) {
-            require(arguments.size() == device::kArgumentBytes, "arguments: 104 bytes are needed");
-            require(device::run_kernel_on_host(
-                        name, reinterpret_cast<const uint8_t*>(arguments.c_str()), blocks),
-                    "name: no such kernel");
+        [](const char* name, nb::bytes arguments, uint64_t blocks, unsigned threads) {
+            require(device::run_kernel_on_host(name,
+                                               reinterpret_cast<const uint8_t*>(arguments.c_str()),
+                                               arguments.size(), blocks, threads),
+                    "name, arguments: there is no such kernel, or it has others");
         },
-        "name"_a, "arguments"_a, "blocks"_a);
+        "name"_a, "arguments"_a, "blocks"_a, "threads"_a = 1);
 }
 
 }  // namespace fastload

@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +19,9 @@ import torch
 from fastload.draws import Draws, Int64Array
 from fastload.geometry import GeometryPlan, Resampling
 from fastload.geometry.drawn import DrawnCrop, DrawnFlip
-from fastload.render.fused import PADDING, active, launch
+from fastload.render.fused import PADDING, active, kernels
 from fastload.render.transfer import constants, on_device, stream_of
 
-_BLOCK = 1024
-"""Values of a program: those of an image of CIFAR in three of them."""
 _HEAD = 3
 """Numbers in front of the order: the key's low and high words, the epoch."""
 _DOWN, _ACROSS, _CROP = range(3)
@@ -155,21 +151,12 @@ class PendingImages:
         numbers = (filled, filled)
         if conversion is not None:
             numbers = constants(conversion.scale, device), constants(conversion.offset, device)
-        launch(
-            _kernels().drawn,
-            (self.count * -(-height * width * channels // _BLOCK),),
-            *(self.pixels, self.order.table, self.order.rows, self.first),
-            *(constants(steps, device), filled, *numbers, out),
-            HEIGHT=self.geometry.size[0],
-            WIDTH=self.geometry.size[1],
-            OUT_HEIGHT=height,
-            OUT_WIDTH=width,
-            CHANNELS=channels,
-            STEPS=len(self.geometry.steps),
-            MODE=PADDING[self.resampling.padding_mode],
-            CONVERTS=conversion is not None,
-            BLOCK=_BLOCK,
-            **self.geometry.numbers,
+        kernels(device).drawn(
+            *(self.pixels, self.order.table, self.order.rows, constants(steps, device)),
+            *((filled, *numbers), out, self.first, len(self.geometry.steps), self.geometry.size),
+            PADDING[self.resampling.padding_mode],
+            self.geometry.numbers,
+            converts=conversion is not None,
         )
         return out.permute(0, 3, 1, 2)
 
@@ -177,8 +164,3 @@ class PendingImages:
 def can_draw(pixels: torch.Tensor, draws: Draws) -> bool:
     """Whether the kernel is there for these pixels, and knows these draws."""
     return draws.repeats is None and draws.keys is None and active(pixels)
-
-
-def _kernels() -> Any:
-    """The module that needs Triton."""
-    return import_module("fastload.render.kernels_drawn")

@@ -1,23 +1,24 @@
-"""One kernel in place of many, where there is a CUDA device and Triton; torch's operations
-everywhere else. `active` tells which, and `why_not` why. The bits are the same both ways:
-tests/test_render_fused.py runs the kernels on the CPU, in Triton's interpreter
-(TRITON_INTERPRET=1), against the operations that they take the place of.
+"""One kernel in place of many, on a CUDA device; torch's operations everywhere else. The kernels
+are written twice: in CUDA C, which NVRTC compiles on any machine, and in Triton, which needs a
+compiler and Python's headers there. `way` tells who does the work, and `why_not` why not. The bits
+are the same each way: tests/test_render_fused.py runs the kernels on the CPU, those in CUDA C by
+the native core, those in Triton by its interpreter (TRITON_INTERPRET=1), against the operations
+that they take the place of.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
-from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastload import native
 from fastload.geometry import Geometry, Resampling
 from fastload.render.steps import (
     BlurSteps,
@@ -32,72 +33,73 @@ from fastload.render.steps import (
 )
 from fastload.render.transfer import constants, on_device
 
-_BLOCK = 256
-"""Pixels of a program that blurs; rows and columns of one that weighs."""
-_RENDER_BLOCK = 256
-"""Output pixels of a program."""
-_NORMALISE_BLOCK = 1024
-"""Values of a program."""
-_COLOUR_BLOCK = 1024
-"""Pixels that a program works on at a time."""
 SWITCH = "FASTLOAD_FUSED"
-"""Environment variable: 0 turns the kernels off; 1 turns them on for the CPU too, where they need
-Triton's interpreter (TRITON_INTERPRET=1), which is slow and for tests."""
+"""Environment variable: 0 turns the kernels off; "nvrtc" or "triton" has those alone, and 1 those
+that come first; on a CPU too, which is for tests: there the native core runs the former, Triton's
+interpreter (TRITON_INTERPRET=1) the latter."""
 PADDING = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
+WAYS = {"nvrtc": "in CUDA C, compiled by NVRTC", "triton": "Triton's"}
+"""Whose kernels, in the order in which they are tried, in words."""
 
 
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+def way(device: torch.device) -> str:
+    """Which of WAYS does the work on a device; empty where torch's operations do. All that launches
+    a kernel asks here, or `active`, first."""
+    return _choice(device)[0]
 
 
 def why_not(device: torch.device) -> str:
-    """Why work on a device is not done by the kernels, for a person; empty where it is. All that
-    launches one asks here, or `active`, first."""
+    """Why work on a device is not done by the kernels, for a person; empty where it is."""
+    found, why = _choice(device)
+    return "" if found else why
+
+
+def _choice(device: torch.device) -> tuple[str, str]:
+    """The way, and why it is not the first of them, or none."""
     switch = os.environ.get(SWITCH, "")
+    asked = (switch,) if switch in WAYS else tuple(WAYS)
     if device.type == "cuda":
         if switch == "0":
-            return f"{SWITCH}=0"
-        from fastload.render.trial import failure
+            return "", f"{SWITCH}=0"
+        from fastload.render.trial import choice
 
-        return failure(device, lambda out: launch(kernels().trial, (1,), out))
-    if device.type == "cpu" and switch == "1":
-        return "" if _has_triton() else "Triton is not installed"
-    return "kernels are for CUDA devices"
+        return choice(device, asked)
+    if device.type == "cpu" and switch in (*WAYS, "1"):
+        there = {"nvrtc": native.available(), "triton": find_spec("triton") is not None}
+        found = next((name for name in asked if there[name]), "")
+        return found, "" if found else f"neither the native core nor Triton is here ({SWITCH})"
+    return "", "kernels are for CUDA devices"
 
 
 def active(tensor: torch.Tensor) -> bool:
     """Whether work on this tensor is done by the kernels."""
-    return not why_not(tensor.device)
+    return bool(way(tensor.device))
 
 
 def explained(device: torch.device) -> str:
     """Who does the work on a device, for a person."""
-    why = why_not(device)
-    return f"none, torch's operations do their work: {why}" if why else "Triton's"
+    found, why = _choice(device)
+    if not found:
+        return f"none, torch's operations do their work: {why}"
+    return WAYS[found] + (f". {why}" if why else "")
 
 
-def kernels() -> Any:
-    """The module that needs Triton."""
-    return import_module("fastload.render.kernels")
+def kernels(device: torch.device) -> Any:
+    """The module that launches the kernels on a device, where there are any: of `by_nvrtc` and
+    `by_triton`, which have the same functions."""
+    return import_module(f"fastload.render.by_{way(device)}")
 
 
-def colour_kernels() -> Any:
-    """The other module that needs Triton."""
-    return import_module("fastload.render.kernels_colour")
+class Filtering(NamedTuple):
+    """How the pixels of a batch are found."""
 
-
-def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-    """Queue a kernel on the current stream of the GPU of its first argument. Sums of products are
-    rounded as they are written.
-
-    The blocks of all rows lie along the first axis of a grid: along the others a GPU has 65,535
-    programs at most, and an image of 17 megapixels has more blocks.
-    """
-    device = arguments[0].device
-    # Triton takes the current GPU, which in the trainer's thread may be another one.
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        kernel[grid](*arguments, enable_fp_fusion=False, **constants)
+    how: int
+    cubic: bool
+    a: float
+    """The parameter of the cubic filter."""
+    pads: bool
+    mode: int
+    """Of PADDING."""
 
 
 def render(
@@ -109,48 +111,22 @@ def render(
     out_size: tuple[int, int],
 ) -> torch.Tensor:
     """As `render_on_device`, for uint8 pixels and one filter."""
-    found, (height, width), channels = kernels(), out_size, pixels.shape[1]
-    out = torch.empty(
-        (len(geometry), height, width, channels), dtype=torch.uint8, device=pixels.device
-    )
+    (height, width), channels, device = out_size, pixels.shape[1], pixels.device
+    out = torch.empty((len(geometry), height, width, channels), dtype=torch.uint8, device=device)
     if not out.numel():
         return out
     how, cubic, a = _how(geometry, resampling)
     taps = taps_of(geometry, how, cubic)
-    table = on_device(_table_of(geometry, start, image_width, taps), pixels.device)
-    padding: dict[str, Any] = {
-        "PADS": bool(geometry.pads),
-        "MODE": PADDING[resampling.padding_mode],
-    }
-    firsts = weights = out  # of no use
-    most, sides = int(taps.max()), height + width
-    if how == _ANTIALIASED:
-        firsts = torch.empty((len(geometry), sides), dtype=torch.int32, device=pixels.device)
+    table = on_device(_table_of(geometry, start, image_width, taps), device)
+    filtering = Filtering(how, cubic, a, bool(geometry.pads), PADDING[resampling.padding_mode])
+    weighed, most, sides = None, int(taps.max()), height + width
+    if how == ANTIALIASED:
+        firsts = torch.empty((len(geometry), sides), dtype=torch.int32, device=device)
         weights = firsts.new_empty((len(geometry), most, sides), dtype=torch.float32)
-        launch(
-            found.weigh,
-            (len(geometry), -(-sides // _BLOCK)),
-            *(table, firsts, weights, height, width, most),
-            CUBIC=cubic,
-            A=a,
-            **padding,
-            BLOCK=_BLOCK,
-        )
+        weighed = firsts, weights
     fill = np.broadcast_to(np.trunc(np.array(resampling.fill, dtype=np.float32)), channels)
-    together = 3 if channels == 3 else 1
-    launch(
-        found.render,
-        (len(geometry) * -(-height * width // _RENDER_BLOCK), channels // together),
-        *(pixels, table, firsts, weights, _constants(fill, pixels.device), out),
-        *(height, width, most),
-        CHANNELS=channels,
-        TOGETHER=together,
-        HOW=how,
-        CUBIC=cubic,
-        A=a,
-        **padding,
-        BLOCK=_RENDER_BLOCK,
-    )
+    filled = constants(fill, device)
+    kernels(device).render(pixels, table, weighed, filled, out, most, filtering)
     return out
 
 
@@ -172,25 +148,10 @@ def normalise(
     """
     images = _with_rows_together(images)
     out = torch.empty_like(images, dtype=dtype)
-    _, channels, height, width = out.shape
     if out.numel():
-        device, values = images.device, channels * height * width
-        mixed: torch.Tensor | None = None
-        if weight is not None:
-            weights = np.array([weight, 1.0 - weight], dtype=np.float32).view(np.int32)
-            sent = np.concatenate([weights, np.array(box or (0, 0, 0, 0), dtype=np.int32)])
-            mixed = on_device(sent, device)
-        launch(
-            kernels().normalise,
-            (len(images) * -(-values // _NORMALISE_BLOCK),),
-            *(images, _constants(scale, device), _constants(offset, device), out),
-            *(values, height * width, mixed if mixed is not None else out, len(images), width),
-            CHANNELS=channels,
-            PLANAR=images.is_contiguous(),
-            BLENDS=weight is not None and box is None,
-            CUTS=weight is not None and box is not None,
-            BLOCK=_NORMALISE_BLOCK,
-        )
+        device = images.device
+        numbers = constants(scale, device), constants(offset, device)
+        kernels(device).normalise(images, *numbers, out, weight, box)
     return out
 
 
@@ -213,28 +174,9 @@ def recolour(images: torch.Tensor, steps: ColourSteps) -> torch.Tensor:
     )
     if not out.numel():
         return out
-    (_, channels, height, width), device = out.shape, out.device
-    counts = np.maximum((kinds >= 0).sum(axis=1), 1).astype(np.int32)
-    fill = np.broadcast_to(np.array(steps.fill or 0.0, dtype=np.float32), channels)
-    scratch = torch.empty_like(out) if counts.max() > 1 else out
-    tables = torch.empty(batch, 256, dtype=torch.uint8, device=device)
-    # One small copy for all of the numbers.
-    sent = on_device(
-        np.concatenate([counts, kinds.ravel(), numbers.view(np.int32).ravel()]), device
-    )
-    first, second = batch, batch + kinds.size
-    launch(
-        colour_kernels().recolour,
-        (batch,),
-        *(images, sent[first:second], sent[second:].view(torch.float32), sent[:first]),
-        kinds.shape[1],
-        *(_constants(fill, device), out, scratch, tables, batch // len(images), height, width),
-        *(images.stride(0), images.stride(1), images.stride(3)),
-        CHANNELS=channels,
-        BILINEAR=steps.bilinear,
-        FILLS=steps.fill is not None,
-        BLOCK=_COLOUR_BLOCK,
-    )
+    fill = np.broadcast_to(np.array(steps.fill or 0.0, dtype=np.float32), out.shape[1])
+    filled = constants(fill, out.device)
+    kernels(out.device).recolour(images, steps, kinds, numbers, filled, out)
     return out
 
 
@@ -276,13 +218,8 @@ def mixture(images: torch.Tensor, steps: MixtureSteps) -> torch.Tensor:
     images = _with_rows_together(images)
     parts, out = recolour(images, steps.chains), torch.empty_like(images)
     if out.numel():
-        launch(
-            colour_kernels().add_weighted,
-            (len(images) * -(-out[0].numel() // _COLOUR_BLOCK),),
-            *(images, parts, on_device(steps.weights, images.device), out, out[0].numel()),
-            PARTS=steps.weights.shape[1] - 1,
-            BLOCK=_COLOUR_BLOCK,
-        )
+        weights = on_device(steps.weights, images.device)
+        kernels(images.device).add_weighted(images, parts, weights, out)
     return out
 
 
@@ -297,23 +234,12 @@ def blur(images: torch.Tensor, steps: BlurSteps) -> torch.Tensor:
         return images.index_copy(0, chosen, blur(images.index_select(0, chosen), some))
     down, across = steps.down, steps.across
     images = images.contiguous()
-    batch, channels, height, width = images.shape
     middle, out = torch.empty_like(images, dtype=torch.float32), torch.empty_like(images)
-    if not images.numel():
-        return out
-    grid, plane = (batch * channels * -(-height * width // _BLOCK),), height * width
-    for source, weights, target, axis in (
-        (images, down, middle, (height, width, plane, 1, width)),
-        (middle, across, out, (width, 1, plane, width, height)),
-    ):
-        launch(
-            colour_kernels().blur,
-            grid,
-            *(source, on_device(weights, images.device), target, batch, channels, *axis),
-            TAPS=len(weights),
-            WHOLE=target is out,
-            BLOCK=_BLOCK,
-        )
+    if out.numel():
+        device, shape = images.device, tuple(images.shape)
+        blur_along = kernels(device).blur
+        blur_along(images, on_device(down, device), middle, shape, down=True)
+        blur_along(middle, on_device(across, device), out, shape, down=False)
     return out
 
 
@@ -346,28 +272,28 @@ def _table_of(
     return np.concatenate(parts, axis=1, dtype=np.int64)
 
 
-_GATHER, _NEAREST, _NEAREST_EXACT, _ANTIALIASED, _INTERPOLATED = range(5)
-"""As in the kernel."""
+GATHER, NEAREST, NEAREST_EXACT, ANTIALIASED, INTERPOLATED = range(5)
+"""As in the kernels."""
 
 
 def _how(geometry: Geometry, resampling: Resampling) -> tuple[int, bool, float]:
     """How pixels are found: the way, whether the filter is cubic, its parameter."""
     interpolation = resampling.interpolation
     if not geometry.resamples:
-        return _GATHER, False, 0.0
+        return GATHER, False, 0.0
     if interpolation in ("nearest", "nearest-exact"):
-        return _NEAREST if interpolation == "nearest" else _NEAREST_EXACT, False, 0.0
+        return NEAREST if interpolation == "nearest" else NEAREST_EXACT, False, 0.0
     cubic = interpolation == "bicubic"
-    return (_ANTIALIASED, cubic, -0.5) if resampling.antialias else (_INTERPOLATED, cubic, -0.75)
+    return (ANTIALIASED, cubic, -0.5) if resampling.antialias else (INTERPOLATED, cubic, -0.75)
 
 
 def taps_of(geometry: Geometry, how: int, cubic: bool) -> npt.NDArray[np.int64]:
     """(B, 2) int64: at least as many input positions down and across as an output position of a
     sample is made of."""
     taps = np.ones((len(geometry), 2), dtype=np.int64)
-    if how == _INTERPOLATED:
+    if how == INTERPOLATED:
         taps[:] = 4 if cubic else 2
-    elif how == _ANTIALIASED:
+    elif how == ANTIALIASED:
         # From floor(c - reach + 0.5) to floor(c + reach + 0.5): ceil(2 * reach) at most, and one
         # more where the latter is rounded up to a whole number. The former, where it is not below a
         # whole number, is not rounded to below. In float32, as the kernel.
@@ -375,7 +301,3 @@ def taps_of(geometry: Geometry, how: int, cubic: bool) -> npt.NDArray[np.int64]:
         reach = np.maximum(scale, np.float32(1.0)) * (2 if cubic else 1)
         taps[:] = np.ceil(2 * reach) + 1
     return taps
-
-
-def _constants(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    return constants(values, device)

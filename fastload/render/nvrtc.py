@@ -17,6 +17,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError
 from fastload.files import replacing
 from fastload.machine import cache_home
@@ -24,10 +27,21 @@ from fastload.machine import cache_home
 logger = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).parents[1] / "native" / "cuda"
-_PARTS = ("entropy.cuh", "samples.cuh", "pixels.cuh", "resize.cuh")
-"""What has kernels, in the order in which they run."""
-_OPTIONS = ("--std=c++17", "--ptxas-options=-v")
-_REMEDY = "Install it (pip install 'cuda-bindings', 'nvidia-cuda-nvrtc'), or decode on the host."
+JPEGS, IMAGES, COLOUR = "jpegs", "images", "colour"
+"""Groups of kernels, which are compiled together when one of them is needed: those that decode
+JPEGs, that make batches of decoded images, and that change their colours."""
+_PARTS = {
+    JPEGS: ("entropy.cuh", "samples.cuh", "pixels.cuh", "resize.cuh"),
+    IMAGES: ("convert.cuh", "render.cuh"),
+    COLOUR: ("blur.cuh", "colour.cuh"),
+}
+"""The files that have them."""
+_OPTIONS = ("--std=c++17", "--fmad=false", "--ptxas-options=-v")
+
+
+def _remedy() -> str:
+    cuda_12 = (torch.version.cuda or "").startswith("12.")
+    return f"To have it: {install_command('nvrtc' if cuda_12 else 'nvrtc-cuda130')}"
 
 
 @dataclass(frozen=True)
@@ -55,22 +69,22 @@ def why_not() -> str:
     return ""
 
 
-def compile_kernels(capability: int) -> Compiled:
-    """Compile the kernels for a compute capability, such as 90 of the H100 (9.0).
+def compile_kernels(capability: int, group: str = JPEGS) -> Compiled:
+    """Compile a group of kernels for a compute capability, such as 90 of the H100 (9.0).
 
     Raises:
         BackendUnavailableError: there is no NVRTC, or it does not take them; the message says why.
     """
     nvrtc = _nvrtc()
     files = sources()
-    text = "".join(f'#include "cuda/{part}"\n' for part in _PARTS)
+    text = "".join(f'#include "cuda/{part}"\n' for part in _PARTS[group])
     known = _checked(nvrtc, nvrtc.nvrtcGetSupportedArchs())
     exact = capability in known
     older = [number for number in known if number <= capability]
     if not older:
         raise BackendUnavailableError(
             f"NVRTC compiles for compute capability {min(known)} and above, and this GPU has "
-            f"{capability}: decode on the host."
+            f"{capability}."
         )
     options = (f"--gpu-architecture={'sm' if exact else 'compute'}_{max(older)}", *_OPTIONS)
     names = [name.encode() for name in files]
@@ -92,16 +106,17 @@ def compile_kernels(capability: int) -> Compiled:
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def kept_kernels(capability: int) -> Compiled:
+def kept_kernels(capability: int, group: str = JPEGS) -> Compiled:
     """As `compile_kernels`, kept in the folder of fastload's caches."""
     nvrtc = _nvrtc()
     version = nvrtc.nvrtcVersion()[1:]
-    about = sha256(repr((capability, version, _OPTIONS, sorted(sources().items()))).encode())
+    known = (capability, group, version, _OPTIONS, sorted(sources().items()))
+    about = sha256(repr(known).encode())
     path = cache_home() / "kernels" / f"{about.hexdigest()[:32]}.cubin"
     try:
         return Compiled(path.read_bytes(), "")
     except OSError:
-        made = compile_kernels(capability)
+        made = compile_kernels(capability, group)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as beside:
@@ -115,7 +130,7 @@ def kept_kernels(capability: int) -> Compiled:
 def _nvrtc() -> Any:
     """The module of cuda-bindings, with its library loaded."""
     if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
-        raise BackendUnavailableError(f"cuda-bindings is not installed. {_REMEDY}")
+        raise BackendUnavailableError(f"cuda-bindings is not installed. {_remedy()}")
     for library in _libraries():  # cuda-bindings looks in fewer places; it takes what is loaded
         try:
             ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
@@ -126,7 +141,7 @@ def _nvrtc() -> Any:
         nvrtc = import_module("cuda.bindings.nvrtc")
         _checked(nvrtc, nvrtc.nvrtcVersion())
     except Exception as error:
-        raise BackendUnavailableError(f"NVRTC cannot be loaded ({error}). {_REMEDY}") from error
+        raise BackendUnavailableError(f"NVRTC cannot be loaded ({error}). {_remedy()}") from error
     return nvrtc
 
 

@@ -1,6 +1,7 @@
-"""Whether Triton's kernels run on a GPU: one of them is launched there, once a process and device.
+"""Whose kernels run on a GPU: one is launched there, once a process and device.
 
-At its first launch Triton compiles code in C, with the machine's compiler and Python's headers, and
+Those in CUDA C need NVRTC and `cuda-bindings`, which torch's wheels for CUDA bring from 2.15 on. At
+its first launch Triton compiles code in C, with the machine's compiler and Python's headers, and
 keeps what it makes in a folder. Where one of these is missing, all launches fail, and an image that
 is slim has none of the three.
 """
@@ -12,7 +13,7 @@ import os
 import subprocess
 import sysconfig
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
@@ -35,37 +36,61 @@ _FOLDER = (
     "Triton keeps what it compiles in a folder that must be writable: set TRITON_CACHE_DIR=/folder"
 )
 _lock = threading.Lock()
-_found: dict[torch.device, str] = {}
-"""By device what `failure` gives."""
+_found: dict[tuple[torch.device, str], str] = {}
+"""By device and way why its kernels do not run there."""
+_warned: set[torch.device] = set()
 
 
-def failure(device: torch.device, launch: Callable[[torch.Tensor], None]) -> str:
-    """Why Triton's kernels do not run on a CUDA device, and the remedy, for a person; empty where
-    they do.
+def choice(device: torch.device, ways: Sequence[str]) -> tuple[str, str]:
+    """The first of these ways (`fastload.render.fused.WAYS`) whose kernels run on a CUDA device,
+    empty where none do; and why those before it do not, with the remedy, for a person.
 
-    The first question about a device has a kernel launched there, and a failure logged as a
+    The first question about a device has a kernel launched there, and a failure of all logged as a
     warning; later ones have the answer of the first.
-
-    Args:
-        launch: launches a kernel that writes to this tensor of one int32.
     """
     if device == torch.device(device.type):  # no number
         device = torch.device(device.type, torch.cuda.current_device())
+    reasons = list[str]()
     with _lock:
-        if device not in _found:
-            _found[device] = why = _tried(device, launch)
-            if why:
-                logger.warning(
-                    "%s: torch's operations make the batches, which is slower and rounds otherwise "
-                    "than on a CPU, since Triton's kernels do not run. %s. FASTLOAD_FUSED=0 "
-                    "chooses the operations without this warning.",
-                    *(device, why),
-                )
-        return _found[device]
+        for way in ways:
+            if (key := (device, way)) not in _found:
+                _found[key] = _by_nvrtc(device) if way == "nvrtc" else _by_triton(device)
+            if not _found[key]:
+                return way, " ".join(reasons)
+            reasons.append(f"Not {_NAMES[way]}: {_found[key].rstrip('.')}.")
+        if device not in _warned:
+            _warned.add(device)
+            logger.warning(
+                "%s: torch's operations make the batches, which is slower and rounds otherwise "
+                "than on a CPU, since no kernels run. %s FASTLOAD_FUSED=0 chooses the operations "
+                "without this warning.",
+                *(device, " ".join(reasons)),
+            )
+        return "", " ".join(reasons)
 
 
-def _tried(device: torch.device, launch: Callable[[torch.Tensor], None]) -> str:
-    """As `failure`, of a kernel that is launched now."""
+_NAMES = {"nvrtc": "in CUDA C", "triton": "Triton's"}
+
+
+def _by_nvrtc(device: torch.device) -> str:
+    """Why the kernels in CUDA C do not run; one of them is launched."""
+    if torch.version.cuda is None:
+        return "this torch is not for CUDA"
+    from fastload.errors import BackendUnavailableError
+    from fastload.render import by_nvrtc
+
+    out = on_device(np.zeros(1, dtype=np.int32), device)
+    try:
+        by_nvrtc.trial(out)
+    except BackendUnavailableError as error:
+        return str(error)
+    except Exception as error:
+        return _described(error)
+    return ""
+
+
+def _by_triton(device: torch.device) -> str:
+    """Why Triton's kernels do not run; one of them is launched."""
     if find_spec("triton") is None:
         return "Triton is not installed: pip install triton"
     if torch.version.hip is None:
@@ -79,7 +104,7 @@ def _tried(device: torch.device, launch: Callable[[torch.Tensor], None]) -> str:
     except Exception as error:
         return f"{_described(error)}. {_FOLDER}"
     try:
-        launch(out)
+        import_module("fastload.render.by_triton").trial(out)
     except Exception as error:
         compiles = isinstance(error, OSError | subprocess.CalledProcessError)
         remedy = f". {_COMPILER}" if compiles or "compiler" in str(error) else ""

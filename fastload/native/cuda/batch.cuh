@@ -60,9 +60,9 @@ struct alignas(16) Crop {
     Plane plane[kComponents];
 };
 
-// An axis of a resize. Positions [lead, lead + count) of the output are sums of `width` neighbouring
-// rows or columns of the crop each; the others are padding. The host has made the weights, which
-// are those of the CPU (Taps in resample.hpp).
+// An axis of a resize. Positions [lead, lead + count) of the output are sums of `width`
+// neighbouring rows or columns of the crop each; the others are padding. The host has made the
+// weights, which are those of the CPU (Taps in resample.hpp).
 struct Axis {
     // Where in the batch [bytes]:
     uint64_t first;    // int32: of each position the first row or column

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "cuda/entropy.cuh"
+#include "cuda/host_launch.hpp"
 #include "cuda/pixels.cuh"
 #include "cuda/resize.cuh"
 #include "cuda/samples.cuh"
@@ -23,51 +23,18 @@ std::unique_ptr<T[]> copied(const T* from, size_t count) {
     return made;
 }
 
-using Kernel = void (*)(const HostBlock&, const ChunkArguments&);
-
-// One block after the other.
-template <typename Memory>
-void launch(Kernel kernel, uint64_t blocks, int block_threads, const ChunkArguments& arguments,
-            unsigned threads) {
-    const auto memory = std::make_unique<Memory>();
-    pthread_barrier_t meet;
-    if (threads > 1) pthread_barrier_init(&meet, nullptr, threads);
-    auto run = [&](unsigned first) {
-        HostBlock block;
-        block.threads = static_cast<uint32_t>(block_threads);
-        block.first = first;
-        block.step = threads;
-        block.shared = memory.get();
-        block.meet = threads > 1 ? &meet : nullptr;
-        for (uint64_t index = 0; index < blocks; ++index) {
-            block.index = static_cast<uint32_t>(index);
-            // What a block finds in shared memory is arbitrary.
-            if (first == 0) std::memset(static_cast<void*>(memory.get()), 0xee, sizeof(Memory));
-            block.barrier();
-            kernel(block, arguments);
-            block.barrier();
-        }
-    };
-    std::vector<std::thread> others;
-    for (unsigned i = 1; i < threads; ++i) others.emplace_back(run, i);
-    run(0);
-    for (std::thread& other : others) other.join();
-    if (threads > 1) pthread_barrier_destroy(&meet);
-}
-
-struct Nothing {};
-
 bool launch(const std::string& name, uint64_t blocks, const ChunkArguments& arguments,
             unsigned threads) {
     if (name == "fastload_decode_segments") {
-        launch<SegmentMemory>(fastload_decode_segments, blocks, kSegmentThreads, arguments,
-                              threads);
+        launch_on_host<SegmentMemory>(fastload_decode_segments, blocks, kSegmentThreads, arguments,
+                                      threads);
     } else if (name == "fastload_make_samples") {
-        launch<SampleMemory>(fastload_make_samples, blocks, kSampleThreads, arguments, threads);
+        launch_on_host<SampleMemory>(fastload_make_samples, blocks, kSampleThreads, arguments,
+                                     threads);
     } else if (name == "fastload_make_pixels") {
-        launch<Nothing>(fastload_make_pixels, blocks, kStrip, arguments, threads);
+        launch_on_host<Nothing>(fastload_make_pixels, blocks, kStrip, arguments, threads);
     } else if (name == "fastload_resize") {
-        launch<Nothing>(fastload_resize, blocks, kStrip, arguments, threads);
+        launch_on_host<Nothing>(fastload_resize, blocks, kStrip, arguments, threads);
     } else {
         return false;
     }
@@ -76,12 +43,25 @@ bool launch(const std::string& name, uint64_t blocks, const ChunkArguments& argu
 
 }  // namespace
 
-bool run_kernel_on_host(const char* name, const uint8_t* arguments, uint64_t blocks) {
+size_t argument_bytes(const char* name) {
+    if (const HostKernel* kernel = image_kernel(name)) return kernel->argument_bytes;
+    ChunkArguments none{};
+    return launch(name, 0, none, 1) ? kArgumentBytes : 0;
+}
+
+bool run_kernel_on_host(const char* name, const uint8_t* arguments, size_t bytes, uint64_t blocks,
+                        unsigned threads) {
+    if (const HostKernel* kernel = image_kernel(name)) {
+        if (kernel->argument_bytes != bytes) return false;
+        kernel->run(arguments, blocks, threads);
+        return true;
+    }
+    if (bytes != kArgumentBytes) return false;
     // The host counts, too.
     static_assert(offsetof(ChunkArguments, turns) == kArgumentBytes, "the same up to the turns");
     ChunkArguments given;
     std::memcpy(static_cast<void*>(&given), arguments, kArgumentBytes);
-    return launch(name, blocks, given, 1);
+    return launch(name, blocks, given, threads);
 }
 
 HostRun run_on_host(const BatchPlan& plan, unsigned threads, Size out) {

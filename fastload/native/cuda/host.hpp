@@ -37,10 +37,15 @@ struct HostRun {
     bool zeros_again = false;        // whether all coefficients are zero again
 };
 
-// Runs one kernel, by its name, as a launch on a device would: `arguments` are ChunkArguments as a
-// device has them. False if there is no such kernel.
+// Bytes of the arguments of a kernel; 0 if there is none of this name.
+size_t argument_bytes(const char* name);
+
+// Runs one kernel, by its name, as a launch on a device would: `arguments` are those of the kernel
+// as a device has them (kArgumentBytes: ChunkArguments). `threads`: of the host, as in
+// `run_on_host`. False if there is no such kernel, or its arguments are not of this size.
 constexpr size_t kArgumentBytes = 104;
-bool run_kernel_on_host(const char* name, const uint8_t* arguments, uint64_t blocks);
+bool run_kernel_on_host(const char* name, const uint8_t* arguments, size_t bytes, uint64_t blocks,
+                        unsigned threads = 1);
 
 // Runs the kernels of a finished batch, chunk after chunk. `threads`: of the host, that share a
 // block (1 or a power of two up to 64). `out`: the size that crops are resized to, as they were

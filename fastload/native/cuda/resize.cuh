@@ -43,10 +43,9 @@ FASTLOAD_KERNEL(fastload_resize, ChunkArguments, kStrip) {
                     const int32_t of_row = rows.weights[i * down.count + y];
                     if (of_row == 0) continue;
                     const int32_t line = rows.first[y] + i;
-                    const uint8_t* const from =
-                        arguments.pixels + crop.out +
-                        uint64_t{3} * (static_cast<uint64_t>(line) *
-                                       static_cast<uint64_t>(crop.width));
+                    const uint8_t* const from = arguments.pixels + crop.out +
+                                                uint64_t{3} * (static_cast<uint64_t>(line) *
+                                                               static_cast<uint64_t>(crop.width));
                     int32_t sums[3] = {0, 0, 0};
                     for (int32_t k = 0; k < across.width; ++k) {
                         const int32_t weight = columns.weights[k * across.count + x];

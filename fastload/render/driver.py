@@ -1,0 +1,69 @@
+"""Kernels in CUDA C on a device: compiled by NVRTC, loaded and launched by NVIDIA's driver, through
+`cuda-bindings`; on a CPU run by the native core, which is for tests."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from fastload import native
+from fastload.errors import BackendUnavailableError
+from fastload.render.nvrtc import kept_kernels
+from fastload.render.transfer import stream_of
+
+
+class Kernels:
+    """A group of kernels on a GPU.
+
+    Raises:
+        BackendUnavailableError: this GPU, driver or NVRTC cannot; the message says why. Also of a
+            launch.
+    """
+
+    def __init__(self, device: torch.device, group: str) -> None:
+        """`group`: see `fastload.render.nvrtc`."""
+        self.device = device
+        major, minor = torch.cuda.get_device_capability(device)
+        code = kept_kernels(10 * major + minor, group).code
+        self._driver = import_module("cuda.bindings.driver")
+        self._functions = dict[str, Any]()
+        with torch.cuda.device(device):
+            torch.cuda.current_stream()  # torch's context is the current one from here on
+            self._module = self._checked(self._driver.cuModuleLoadData(code))
+
+    def launch(self, name: str, blocks: int, threads: int, arguments: ctypes.Structure) -> None:
+        """Queue a kernel on torch's current stream of the device: its name, blocks, threads of
+        each, and its arguments, which are copied."""
+        driver, device = self._driver, self.device
+        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
+        grid, block = (blocks, 1, 1), (threads, 1, 1)
+        with torch.cuda.device(device):
+            if (function := self._functions.get(name)) is None:
+                function = self._checked(driver.cuModuleGetFunction(self._module, name.encode()))
+                self._functions[name] = function
+            stream, address = stream_of(device), ctypes.addressof(parameters)
+            self._checked(driver.cuLaunchKernel(function, *grid, *block, 0, stream, address, 0))
+
+    def _checked(self, result: tuple[Any, ...]) -> Any:
+        status, *found = result
+        if int(status):
+            raise BackendUnavailableError(f"the driver of {self.device} says {status.name}.")
+        return found[0] if found else None
+
+
+class KernelsOnHost:
+    """All kernels, run by the native core; their memory is the host's."""
+
+    def launch(self, name: str, blocks: int, threads: int, arguments: ctypes.Structure) -> None:
+        """As `Kernels.launch`, done when it returns."""
+        native.load().run_kernel_on_host(name, bytes(arguments), blocks)
+
+
+@cache
+def kernels_of(device: torch.device, group: str) -> Kernels | KernelsOnHost:
+    """A group on a device, which has a number unless it is a CPU: compiled and loaded once."""
+    return KernelsOnHost() if device.type == "cpu" else Kernels(device, group)
