@@ -381,9 +381,13 @@ def test_blocks_of_threads_under_a_sanitizer(tmp_path: Path, sanitizer: str, thr
     build = str(tmp_path / "build")
     root = str(Path(__file__).parents[1])
     subprocess.run(["cmake", "-S", root, "-B", build, *options], check=True, capture_output=True)
-    make = ["cmake", "--build", build, "--target", "device", "--parallel", "2"]
+    make = ["cmake", "--build", build, "--target", "device", "images", "--parallel", "2"]
     subprocess.run(make, check=True, capture_output=True)
     program = [f"{build}/tests/native/device", "8", "0", str(threads), "0", *files]
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert f"{8 * len(files)} boxes, 0 wrong, 0 refused" in done.stdout
+    of_images = [f"{build}/tests/native/images", "1000", "1", str(threads)]
+    done = subprocess.run(of_images, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert "6000 calls, 0 different" in done.stdout

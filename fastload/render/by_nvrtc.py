@@ -16,8 +16,7 @@ from fastload.render.steps import KINDS
 from fastload.render.transfer import on_device
 
 if TYPE_CHECKING:
-    from fastload.render.fused import Filtering
-    from fastload.render.steps import ColourSteps
+    from fastload.render.steps import ColourSteps, Filtering
 
 _THREADS = 256
 """Of a block (`kRenderThreads`, `kConvertThreads`, `kColourThreads`, `kBlurThreads`)."""

@@ -13,8 +13,7 @@ import torch
 from fastload.render.transfer import on_device
 
 if TYPE_CHECKING:
-    from fastload.render.fused import Filtering
-    from fastload.render.steps import ColourSteps
+    from fastload.render.steps import ColourSteps, Filtering
 
 _BLOCK = 256
 """Pixels of a program that blurs or renders; rows and columns of one that weighs."""

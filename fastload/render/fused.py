@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from fastload.render.steps import (
     BlurSteps,
     ClaheSteps,
     ColourSteps,
+    Filtering,
     FilterSteps,
     JpegSteps,
     MedianSteps,
@@ -38,6 +39,7 @@ SWITCH = "FASTLOAD_FUSED"
 that come first; on a CPU too, which is for tests: there the native core runs the former, Triton's
 interpreter (TRITON_INTERPRET=1) the latter."""
 PADDING = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
+"""As in the kernels."""
 WAYS = {"nvrtc": "in CUDA C, compiled by NVRTC", "triton": "Triton's"}
 """Whose kernels, in the order in which they are tried, in words."""
 
@@ -88,18 +90,6 @@ def kernels(device: torch.device) -> Any:
     """The module that launches the kernels on a device, where there are any: of `by_nvrtc` and
     `by_triton`, which have the same functions."""
     return import_module(f"fastload.render.by_{way(device)}")
-
-
-class Filtering(NamedTuple):
-    """How the pixels of a batch are found."""
-
-    how: int
-    cubic: bool
-    a: float
-    """The parameter of the cubic filter."""
-    pads: bool
-    mode: int
-    """Of PADDING."""
 
 
 def render(

@@ -1,10 +1,10 @@
 """Operations of colour as numbers, for each sample of a batch: a kernel on a GPU, or the native
-core, does all of them in one call."""
+core, does all of them in one call. How pixels are looked for, as numbers, too."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,19 @@ takes the middle of an output pixel (x, y, 1), in pixels from the top left corne
 input, and for move_nearest that which takes its column and line, counted from 0, each number and
 their sums in whole 65,536ths of a pixel; left, top, right and bottom of a rectangle, the last of
 its columns and lines in it, and the value of all of its channels (cut_out)."""
+
+
+class Filtering(NamedTuple):
+    """How the pixels of a batch are looked for."""
+
+    how: int
+    """GATHER, NEAREST... of `fastload.render.fused`."""
+    cubic: bool
+    a: float
+    """The parameter of the cubic filter."""
+    pads: bool
+    mode: int
+    """Of `fastload.render.fused.PADDING`."""
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ FASTLOAD_DEVICE void keep_most(int32_t* most, int32_t value) { atomicMax(most, v
 #include "cuda/host.hpp"
 
 #define FASTLOAD_KERNEL(name, Arguments, threads) \
-    void name([[maybe_unused]] const HostBlock& host, const Arguments& arguments)
+    inline void name([[maybe_unused]] const HostBlock& host, const Arguments& arguments)
 #define FASTLOAD_DEVICE inline
 #define FASTLOAD_CONSTANT constexpr
 #define FASTLOAD_SHARED(Type, name) Type& name = *static_cast<Type*>(host.shared)

@@ -373,17 +373,19 @@ FASTLOAD_DEVICE void recolour(FASTLOAD_WITHIN const ColourArguments& arguments,
             for (int32_t i = pass.first; i < pass.end; ++i)
                 recolour_pixel<kChannels>(kinds[i], value, memory.mean, pixel, arguments.width,
                                           numbers + i * kStepNumbers);
+            uint8_t made[3];
+            for (int i = 0; i < 3; ++i)
+                made[i] = static_cast<uint8_t>(static_cast<int32_t>(value[i]));
             if (arguments.pass >= 0) {
                 for (int i = 0; i < kChannels; ++i)
                     pass.target[i * arguments.stride_channel + pixel * arguments.stride_pixel] =
-                        static_cast<uint8_t>(value[i]);
+                        made[i];
             }
             if (pass.next == Known::levels) {
-                for (int i = 0; i < kChannels; ++i)
-                    add_to(&memory.levels[i][static_cast<int32_t>(value[i])], 1u);
+                for (int i = 0; i < kChannels; ++i) add_to(&memory.levels[i][made[i]], 1u);
             } else if (pass.next == Known::sum) {
-                sum += static_cast<uint32_t>(kChannels == 3 ? grey_of(value[0], value[1], value[2])
-                                                            : value[0]);
+                sum += static_cast<uint32_t>(kChannels == 3 ? grey_of(made[0], made[1], made[2])
+                                                            : static_cast<float>(made[0]));
             }
         }
         if (pass.next == Known::sum) add_to(&memory.sum, uint64_t{sum});

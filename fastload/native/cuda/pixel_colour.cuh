@@ -1,5 +1,6 @@
 // Steps of colour that make a pixel of that pixel; the same in Triton: `_recoloured` of
-// fastload/render/kernels_colour.py. Values are whole numbers from 0 to 255.
+// fastload/render/kernels_colour.py. Values are whole numbers from 0 to 255, whatever the numbers
+// of a step are.
 #pragma once
 
 #include "cuda/numbers.cuh"
@@ -54,8 +55,7 @@ FASTLOAD_DEVICE float turned(float n, float hue, float largest, float chroma) {
     float k = hue + n;
     k = times_plus(floor_of(k / 6.0f), -6.0f, k);
     const float weight = least(most(least(k, 4.0f - k), 0.0f), 1.0f);
-    const float value = times_plus(-weight, chroma, largest) * 255.999f;
-    return static_cast<float>(static_cast<int32_t>(value));
+    return cut(times_plus(-weight, chroma, largest) * 255.999f);
 }
 
 FASTLOAD_DEVICE void turn_hue(float (&value)[3], float shift) {
@@ -101,7 +101,9 @@ FASTLOAD_DEVICE void change_hsv(float (&value)[3], const float* numbers) {
     int32_t angle = (sixths * divided(30, difference) + 2048) >> 12;
     if (angle < 0) angle += 180;
     const double turn = static_cast<double>(angle) * static_cast<double>(numbers[0]);
-    const int32_t whole = static_cast<int32_t>(turn) + static_cast<int32_t>(numbers[3]) + 360;
+    const auto whole = static_cast<int32_t>(  // wraps, of numbers that no operation makes
+        static_cast<uint32_t>(static_cast<int32_t>(turn)) +
+        static_cast<uint32_t>(static_cast<int32_t>(numbers[3])) + 360u);
     const int32_t strength = (difference * divided(255, largest) + 2048) >> 12;
     const float hue = static_cast<float>(whole % 180) * static_cast<float>(1.0 / 30.0);
     const float gain = numbers[1];
@@ -123,7 +125,7 @@ FASTLOAD_DEVICE float raised(float value, float exponent) {
         made = power_of(part < 1e-30 ? 1e-30 : part, static_cast<double>(exponent));
     if (part == 0.0) made = 0.0;  // exponents are above 0
     made *= 255.0;
-    return static_cast<float>(static_cast<int32_t>(made > 255.0 ? 255.0 : made));
+    return static_cast<float>(static_cast<int32_t>(made < 255.0 ? made : 255.0));
 }
 
 // The channel that a number of a permutation means.
