@@ -96,6 +96,7 @@ TESTS = {
     "pipelines.of_deit pipelines.of_dino pipelines.of_dinov2 pipelines.of_ibot pipelines.of_mae "
     "pipelines.of_moco_v3 pipelines.of_open_clip pipelines.of_simclr pipelines.of_swav "
     "pipelines.of_torchvision",
+    "test_pipelines_ijepa": "pipelines.of_ijepa",
     "test_pipelines_detection": "pipelines.of_detr pipelines.of_rtdetrv2 "
     "pipelines.of_torchvision_detection "
     "pipelines.of_smp pipelines.of_torchvision_segmentation pipelines.of_yolo pipelines.of_yolox",

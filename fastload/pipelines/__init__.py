@@ -18,6 +18,7 @@ from fastload.pipelines.of_dino import dino
 from fastload.pipelines.of_dinov2 import dinov2
 from fastload.pipelines.of_fixmatch import fixmatch, fixmatch_labeled
 from fastload.pipelines.of_ibot import ibot
+from fastload.pipelines.of_ijepa import ijepa, ijepa_masks
 from fastload.pipelines.of_mae import mae
 from fastload.pipelines.of_moco_v3 import moco_v3
 from fastload.pipelines.of_open_clip import open_clip
@@ -54,6 +55,8 @@ __all__ = [
     "fixmatch",
     "fixmatch_labeled",
     "ibot",
+    "ijepa",
+    "ijepa_masks",
     "mae",
     "moco_v3",
     "open_clip",
