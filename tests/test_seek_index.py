@@ -86,6 +86,31 @@ def test_every_box_is_the_crop_of_the_full_decode(
         assert (noted, indexed) == (1, len(boxes) - 1)
 
 
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:0", "4:1:1"])
+def test_points_at_other_distances(tmp_path: Path, subsampling: str) -> None:
+    """An index has those that each image was noted with, whatever it is opened for."""
+    data = images.jpeg(images.photo(257, 331), subsampling=subsampling)
+    whole, sizes = full_decode(data), list[int]()
+    for every in (64, 32, 16):
+        path = tmp_path / str(every)
+        decoder = IndexedDecoder(path)
+        empty = path.stat().st_size
+        decoder.index = native.load().SeekIndex(os.fsencode(path), 100, 1 << 30, every=every)
+        decoder.decode(data, [(0, 0, 1, 1)])
+        sizes.append(path.stat().st_size - empty)
+        decoder.index = open_index(path)
+        boxes = boxes_of(257, 331, 9)
+        for top, left, h, w in boxes:
+            (found,), _ = decoder.decode(data, [(top, left, h, w)])
+            np.testing.assert_array_equal(found, whole[top : top + h, left : left + w])
+        assert decoder.counts == (1, len(boxes))
+    assert sizes[1] > 1.5 * sizes[0]
+    if subsampling != "4:1:1":  # of which an MCU is 32 pixels wide
+        assert sizes[2] > 1.5 * sizes[1]
+    with pytest.raises(ValueError, match="every 16, 32 or 64 pixels"):
+        native.load().SeekIndex(os.fsencode(tmp_path / "x"), 100, 1 << 30, every=24)
+
+
 @pytest.mark.parametrize("first", range(12))
 def test_points_are_the_same_whichever_box_noted_them(tmp_path: Path, first: int) -> None:
     height, width = 230, 310
@@ -368,7 +393,13 @@ def test_the_command_fills_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "12 noted, 0 known" in run.output
     run = CliRunner().invoke(app, ["index", "--jpegs", str(folder)])
     assert "0 noted, 12 known" in run.output
+    dense = tmp_path / "dense"
+    given = ["index", "--jpegs", str(folder), "--output", str(dense), "--every"]
+    assert CliRunner().invoke(app, [*given, "24"]).exit_code != 0
+    assert not dense.exists()
+    assert "12 noted" in CliRunner().invoke(app, [*given, "32"]).output
     (path,) = (tmp_path / "xdg" / "fastload" / "seek").iterdir()
+    assert dense.stat().st_size > path.stat().st_size
     assert "points of 12 images" in CliRunner().invoke(app, ["cache", "info", str(path)]).output
     _, counts, _ = epochs(folder, 1, "auto")
     assert counts["indexed"] >= 12

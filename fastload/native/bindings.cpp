@@ -675,16 +675,18 @@ NB_MODULE(_core, m) {
     nb::class_<SeekIndex>(m, "SeekIndex")
         .def(
             "__init__",
-            [](SeekIndex* self, nb::bytes path, uint64_t images, uint64_t limit, bool only_cheap) {
+            [](SeekIndex* self, nb::bytes path, uint64_t images, uint64_t limit, bool only_cheap,
+               int every) {
                 try {
-                    new (self) SeekIndex({path.c_str(), path.size()}, images, limit, only_cheap);
+                    new (self)
+                        SeekIndex({path.c_str(), path.size()}, images, limit, only_cheap, every);
                 } catch (const std::system_error& error) {
                     errno = error.code().value();
                     PyErr_SetFromErrnoWithFilename(PyExc_OSError, path.c_str());
                     throw nb::python_error();
                 }
             },
-            "path"_a, "images"_a, "limit"_a, "only_cheap"_a = false)
+            "path"_a, "images"_a, "limit"_a, "only_cheap"_a = false, "every"_a = kPointDistance)
         .def("flush", &SeekIndex::flush, nb::call_guard<WithoutGil>())
         .def_prop_ro("is_writable", &SeekIndex::is_writable)
         .def("contents", [](const SeekIndex& self) {

@@ -20,8 +20,6 @@ bool is_webp(const uint8_t* data, size_t size) {
     return size >= 12 && std::memcmp(data, "RIFF", 4) == 0 && std::memcmp(data + 8, "WEBP", 4) == 0;
 }
 
-// Pixels from one point of the seek index to the next.
-constexpr int kStep = 64;
 // The seek index is not used for images with fewer MCUs: looking up their points would take longer
 // than decoding what the points leave out.
 constexpr int kLeastMcus = 128;
@@ -166,7 +164,7 @@ void Decoder::begin_own() {
         has_points_ = index_->find(hash_, size_, packed_);
         if (has_points_) return;
         is_noting_ = index_->is_writable() && (!index_->only_cheap() || whole_ || is_cheap(hash_));
-        points_.step = kStep / (8 * frame.h);
+        points_.step = std::max(1, index_->every() / (8 * frame.h));
     }
     own_.begin(box_, whole_, *sink_, is_noting_ ? &points_ : nullptr);
 }

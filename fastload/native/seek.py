@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 SeekIndexOption = Literal["auto", False] | str | Path
 
+# Pixels from one point to the next.
+EVERY = 64
 # Of the files that are made where none is named.
 SUFFIX = ".seek"
 # Of fewer images, "auto" makes no index: they are decoded again in a second.
@@ -53,7 +55,13 @@ class SeekIndex:
     """An open index. `path`: where it is."""
 
     def __init__(
-        self, path: Path, images: int, limit: int = LARGEST, *, only_cheap: bool = False
+        self,
+        path: Path,
+        images: int,
+        limit: int = LARGEST,
+        *,
+        only_cheap: bool = False,
+        every: int = EVERY,
     ) -> None:
         """Opens the index at `path`, or makes one for about so many images.
 
@@ -64,6 +72,8 @@ class SeekIndex:
             only_cheap: note the points of an image where its crop ends near its lower edge, and of
                 one in 16 others. Points are of images that were read to their end, and for most
                 crops that takes a sixth of their time.
+            every: pixels from one point to the next, of images that are noted from now on: 16, 32
+                or 64.
 
         Raises:
             OSError: it can be neither read nor made.
@@ -72,7 +82,7 @@ class SeekIndex:
         self.path = path
         try:
             self.native: _core.SeekIndex = load().SeekIndex(
-                os.fsencode(path), images, limit, only_cheap
+                os.fsencode(path), images, limit, only_cheap, every
             )
         except ValueError as error:
             raise ConfigurationError(
@@ -101,10 +111,10 @@ def default_path(source: Source) -> Path:
 
 
 def open_seek_index(
-    option: SeekIndexOption, source: Source, *, only_cheap: bool
+    option: SeekIndexOption, source: Source, *, only_cheap: bool, every: int = EVERY
 ) -> tuple[SeekIndex | None, str]:
     """The index of a source as `TurboJpegOptions.seek_index` asks for it, and where there is none,
-    why. `only_cheap`: of `SeekIndex`.
+    why. `only_cheap`, `every`: of `SeekIndex`.
 
     Raises ConfigurationError: a file was named that cannot be read or made.
     """
@@ -118,16 +128,17 @@ def open_seek_index(
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             limit = min(LARGEST, shutil.disk_usage(path.parent).free // _FREE_SHARE)
-            return SeekIndex(path, images, limit, only_cheap=only_cheap), ""
+            return SeekIndex(path, images, limit, only_cheap=only_cheap, every=every), ""
         except (OSError, ConfigurationError) as error:
             return None, f"none: {error}"
-    return _index_named(Path(option).expanduser().absolute(), images, only_cheap=only_cheap), ""
+    path = Path(option).expanduser().absolute()
+    return _index_named(path, images, only_cheap=only_cheap, every=every), ""
 
 
-def _index_named(path: Path, images: int, *, only_cheap: bool) -> SeekIndex:
+def _index_named(path: Path, images: int, *, only_cheap: bool, every: int) -> SeekIndex:
     try:
         limit = shutil.disk_usage(path.parent).free // 2
-        return SeekIndex(path, images, limit, only_cheap=only_cheap)
+        return SeekIndex(path, images, limit, only_cheap=only_cheap, every=every)
     except OSError as error:
         raise ConfigurationError(
             f"seek_index: {path} can be neither read nor made ({error.strerror}). Name a file in a "

@@ -12,7 +12,7 @@ from fastload.errors import ConfigurationError
 from fastload.geometry import Geometry
 from fastload.machine import usable_cores
 from fastload.native.pool import NativePool
-from fastload.native.seek import SeekIndex, default_path, open_seek_index
+from fastload.native.seek import EVERY, SeekIndex, default_path, open_seek_index
 
 # Images in a batch of `fill_seek_index`.
 _AT_ONCE = 256
@@ -36,7 +36,7 @@ class Filled:
 
 
 def fill_seek_index(
-    data: str | Path, file: Path | None, *, split: str | None = None
+    data: str | Path, file: Path | None, *, split: str | None = None, every: int = EVERY
 ) -> tuple[SeekIndex, Filled]:
     """Decode one pixel of each image of a data set, so that the index has all of its points.
 
@@ -44,6 +44,9 @@ def fill_seek_index(
         data: what `create_loader` takes.
         file: of the index; None: where loaders look for it.
         split: of a data set that has several, which part.
+        every: pixels from one point to the next: 16, 32 or 64. The more points, the shorter is what
+            a thread of a GPU decodes, and the larger is the index. Images that the index has stay
+            as they are.
 
     Raises:
         ConfigurationError: the index cannot be made, or there are no compressed images.
@@ -58,7 +61,7 @@ def fill_seek_index(
         )
     path = default_path(source) if file is None else file.expanduser().absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    index, _ = open_seek_index(path, source, only_cheap=False)
+    index, _ = open_seek_index(path, source, only_cheap=False, every=every)
     assert index is not None
     images = 0
     with closing(NativePool(usable_cores())) as pool:

@@ -152,8 +152,11 @@ void create(const std::string& path, uint64_t images, uint64_t limit) {
 
 }  // namespace
 
-SeekIndex::SeekIndex(const std::string& path, uint64_t images, uint64_t limit, bool only_cheap)
-    : path_(path), only_cheap_(only_cheap), owner_(current_process()) {
+SeekIndex::SeekIndex(const std::string& path, uint64_t images, uint64_t limit, bool only_cheap,
+                     int every)
+    : path_(path), only_cheap_(only_cheap), every_(every), owner_(current_process()) {
+    if (every != 16 && every != 32 && every != 64)
+        throw std::invalid_argument("points are every 16, 32 or 64 pixels");
     bool writes = true;
     Descriptor file(path, O_RDWR);
     if (file.get() < 0 && errno == ENOENT) {

@@ -20,6 +20,8 @@
 
 namespace fastload {
 
+constexpr int kPointDistance = 64;
+
 // An open index. Any thread may call its methods, which throw nothing but std::bad_alloc. A forked
 // child may read it, and writes nothing.
 class SeekIndex {
@@ -27,11 +29,13 @@ class SeekIndex {
     // Opens the index at `path`, or makes one for about `images` images, which may grow to `limit`
     // bytes (and no less than its table: 16 to 32 bytes an image). It is opened for reading only
     // where the file cannot be written. With `only_cheap`, decoders add the points of an image only
-    // where little of it lies below the box (Decoder::is_cheap), else of every image.
+    // where little of it lies below the box (Decoder::is_cheap), else of every image. Points that
+    // decoders add are `every` pixels apart: 16, 32 or 64. Those that are there may be others.
     //
     // Throws std::system_error if the file can be neither opened nor made, std::invalid_argument if
-    // it is no index of this version.
-    SeekIndex(const std::string& path, uint64_t images, uint64_t limit, bool only_cheap = false);
+    // it is no index of this version, or `every` is another number.
+    SeekIndex(const std::string& path, uint64_t images, uint64_t limit, bool only_cheap = false,
+              int every = kPointDistance);
     // Writes what was added.
     ~SeekIndex();
     SeekIndex(const SeekIndex&) = delete;
@@ -54,6 +58,8 @@ class SeekIndex {
     bool is_writable() const;
 
     bool only_cheap() const { return only_cheap_; }
+    // Pixels from one point to the next.
+    int every() const { return every_; }
 
     struct Contents {
         uint64_t records = 0;  // JPEGs whose points are in the file
@@ -80,6 +86,7 @@ class SeekIndex {
     int file_ = -1;
     uint64_t slots_ = 0, limit_ = 0;
     const bool only_cheap_;
+    const int every_;
     const uint64_t owner_;  // `current_process` where it was opened
 
     std::atomic<bool> writable_{false};
