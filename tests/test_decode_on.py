@@ -13,14 +13,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torchvision.transforms import v2
 
 import fastload
 from fastload import create_loader, native
+from fastload.backends.base import HostBatch
 from fastload.backends.turbojpeg import TurboJpegOptions
 from fastload.errors import BackendUnavailableError, ConfigurationError, DecodeError
+from fastload.loader.substitution import _put
 from fastload.render import jpegs_on_device
 from fastload.render.jpeg_share import DeviceShare
 from fastload.render.jpegs_on_device import ON_HOST, ChunkArguments
@@ -377,6 +380,22 @@ def test_a_damaged_image_is_substituted(make: Make, damaged: Path) -> None:
     assert_same(found[0], found[1])
     assert_same(found[2], found[3])
     assert [loader.stats().substituted for loader in loaders] == [6] * 4
+
+
+def test_a_substitute_may_be_made_on_another_device_than_its_batch() -> None:
+    """A batch of which nothing was planned is on the host."""
+
+    class OnGpu(torch.Tensor):
+        def __array__(self, *_: Any) -> Any:
+            raise TypeError("can't convert a tensor of a GPU to numpy")
+
+    batch = HostBatch({"image": np.zeros((2, 4, 5, 3), np.uint8), "label": np.array([1, 2])})
+    image = torch.full((1, 4, 5, 3), 7, dtype=torch.uint8).as_subclass(OnGpu)
+    other = HostBatch({"image": image, "label": np.array([9])})
+    _put(batch, {1: other}, {1: DecodeError("a.jpg")})
+    assert batch.columns["image"][1].min() == 7
+    assert batch.columns["image"][0].max() == 0
+    assert batch.columns["label"].tolist() == [1, 9]
 
 
 @pytest.mark.whole

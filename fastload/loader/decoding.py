@@ -33,7 +33,7 @@ class DecodingBackend:
         return StartedWork(partial(self.finished, work), work.cancel)
 
     def finished(self, work: Work) -> HostBatch:
-        """The batch, with its images on the device."""
+        """The batch, with its images on the device if one of them was planned."""
         host = work.result()
         for name, column in host.columns.items():
             if isinstance(column, PendingJpegs):
@@ -43,17 +43,19 @@ class DecodingBackend:
                 host.failures = [known[row] for row in sorted(known)]
         return host
 
-    def _made(self, images: PendingJpegs) -> tuple[torch.Tensor, Mapping[int, Exception]]:
-        if self._decoder is None and not images.share.stopped:
+    def _made(self, images: PendingJpegs) -> tuple[Any, Mapping[int, Exception]]:
+        share, planned = images.share, images.planned
+        # Where all is to be decoded there, what is wrong is said at the first batch.
+        if self._decoder is None and not share.stopped and (planned or share.is_fixed):
             try:
                 self._decoder = DeviceDecoder(self._device)
             except BackendUnavailableError as error:
-                if images.share.is_fixed:
+                if share.is_fixed:
                     raise
-                images.share.stop(str(error))
+                share.stop(str(error))
                 logger.warning("decode_on='auto': %s The host decodes all.", error)
-        if self._decoder is None:
-            return images.make_on_host(self._device)
+        if self._decoder is None or not planned:
+            return images.make_on_host()  # the device stage copies them as those of any backend
         return images.make(self._decoder)
 
     def close(self) -> None:

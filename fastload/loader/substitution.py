@@ -164,8 +164,9 @@ def _put(
                 )
             if isinstance(target, torch.Tensor):
                 target[row] = torch.as_tensor(values[0])
-            else:
-                target[row] = np.asarray(values[0])
+            else:  # of a batch on the host; the other one may have been made on a device
+                one = values[0]
+                target[row] = one.cpu().numpy() if isinstance(one, torch.Tensor) else one
 
 
 def _padded(images: Any, size: Any) -> npt.NDArray[Any]:

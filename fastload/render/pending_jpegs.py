@@ -42,6 +42,11 @@ class PendingJpegs:
     between: float
     """Since the batch before it was there [seconds]."""
 
+    @property
+    def planned(self) -> list[int]:
+        """The rows that are planned."""
+        return [first + int(row) for first, plan in self.plans for row in planned_rows(plan)]
+
     def make(self, decoder: DeviceDecoder) -> tuple[torch.Tensor, Errors]:
         """(B, h, w, 3) uint8 on the device of the decoder, and the rows that cannot be made, which
         hold zeros. Queued on the current stream; the verdicts are waited for.
@@ -52,11 +57,9 @@ class PendingJpegs:
         device, asked = decoder.device, time.perf_counter()
         begin = _mark(device)
         images = torch.empty(self.host.shape, dtype=torch.uint8, device=device)
-        planned, flags = list[int](), list[torch.Tensor]()
+        planned, flags = self.planned, list[torch.Tensor]()
         for first, plan in self.plans:
-            if len(rows := planned_rows(plan)):
-                flags.append(decoder.make(plan, images[first : first + len(plan.left)]))
-                planned += (first + rows).tolist()
+            flags.append(decoder.make(plan, images[first : first + len(plan.left)]))
         end = _mark(device)
         self._copy(images, np.setdiff1d(np.arange(len(images)), planned).tolist())
         if device.type == "cuda":
@@ -64,7 +67,7 @@ class PendingJpegs:
             done = torch.cuda.Event(blocking=True)
             done.record(torch.cuda.current_stream(device))
             done.synchronize()
-        verdicts = torch.cat(flags).cpu().numpy() if flags else np.zeros(0, np.int32)
+        verdicts = torch.cat(flags).cpu().numpy()
         waited = time.perf_counter() - asked
         refused = [row for row, bad in zip(planned, verdicts.tolist(), strict=True) if bad]
         errors: Errors = {}
@@ -79,13 +82,11 @@ class PendingJpegs:
         self.share.decoded(len(good), len(refused), _seconds(begin, end), decoder.nbytes)
         return images, errors
 
-    def make_on_host(self, device: torch.device) -> tuple[torch.Tensor, Errors]:
-        """The same without the kernels."""
-        planned = [
-            int(first + row) for first, plan in self.plans for row in planned_rows(plan).tolist()
-        ]
-        errors = self.again(planned) if planned else {}
-        return torch.from_numpy(self.host).to(device), errors
+    def make_on_host(self) -> tuple[npt.NDArray[np.uint8], Errors]:
+        """The same on the host, without the kernels."""
+        planned = self.planned
+        self.share.measured(host=self.waited, device=0.0, between=self.between)
+        return self.host, self.again(planned) if planned else {}
 
     def _copy(self, images: torch.Tensor, rows: list[int]) -> None:
         """Rows of the host to the device, neighbours together."""
