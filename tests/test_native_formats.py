@@ -432,8 +432,10 @@ def decoded_masks(pool: Any, data: bytes, geometry: Geometry, sampling: Resampli
 
 @needs_png
 @pytest.mark.parametrize(("height", "width"), [(45, 70), (3, 2), (1, 9), (1, 1)])
-def test_masks_of_every_kind_by_the_core(height: int, width: int) -> None:
-    """The numbers that Pillow reads; or the mask is given back."""
+def test_masks_of_every_kind_by_the_core(
+    height: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The numbers that Pillow reads; or the mask is given back, and Pillow reads it."""
     pool = native.NativePool(1)
     rng = np.random.default_rng([height, width])
     boxes = np.array(boxes_of(height, width, 6), np.int32)
@@ -453,10 +455,12 @@ def test_masks_of_every_kind_by_the_core(height: int, width: int) -> None:
         padding = ("constant", "edge", "reflect", "symmetric")[int(rng.integers(4))]
         sampling = Resampling(nearest, False, padding, (9.0,), as_stored=True)  # type: ignore[arg-type]
         found = decoded_masks(pool, data, geometry, sampling)
+        whole, alone = by_python(data, monkeypatch, True), by_all(data, as_stored=True)
+        assert (whole is None) == (alone is None), name
+        np.testing.assert_array_equal(alone, whole, err_msg=name)
         if not found.any():
             back.add(name)
             continue
-        whole = by_all(data, as_stored=True)
         assert whole is not None, name
         for row in range(count):
             wanted = np.empty((31, 23, 1), np.uint8)

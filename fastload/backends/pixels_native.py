@@ -91,7 +91,7 @@ class CoreDecoding:
             known = (
                 ", ".join(f"{name} ({library})" for name, library in formats.items())
                 + "; "
-                + others_by_pillow("masks that are not grey or palettes of 8 bits")
+                + others_by_pillow()
             )
             rows["decoder"] = f"{core}: decodes only what a crop needs; {whole}; reads {known}"
             rows["decoded"] = (

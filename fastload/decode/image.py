@@ -156,9 +156,10 @@ def decode_image(
             pixels = _jpeg(data, decoder, None if scratch is None else scratch.take(shape))
             if as_stored:
                 pixels = _one_channel(pixels)
-        elif as_stored or header.format not in core_formats():
+        elif header.format not in core_formats():
             pixels = _with_pillow(data, header.format, as_stored, name)
         else:
+            shape = (header.height, header.width, 1 if as_stored else 3)
             out = np.empty(shape, dtype=np.uint8) if scratch is None else scratch.take(shape)
             try:
                 pixels = CoreDecoder().decode(data, out=out)

@@ -444,6 +444,7 @@ def describe_decoder(decoder: Decoder) -> str:
     return f"JPEG by {by}{strict}, {core}{others_by_pillow()}"
 
 
-def others_by_pillow(masks: str = "masks") -> str:
-    """For `explain()`: what reads everything that nothing faster does. `masks`: which."""
+def others_by_pillow() -> str:
+    """For `explain()`: what reads everything that nothing faster does."""
+    masks = "masks that are not grey or palettes of 8 bits" if core_formats() else "masks"
     return f"other formats and {masks} by Pillow {PillowDecoder.version}"
