@@ -97,7 +97,7 @@ TESTS = {
     "pipelines.of_moco_v3 pipelines.of_open_clip pipelines.of_simclr pipelines.of_swav "
     "pipelines.of_torchvision",
     "test_pipelines_ijepa": "pipelines.of_ijepa",
-    "test_pipelines_detection": "pipelines.of_detr pipelines.of_rtdetrv2 "
+    "test_pipelines_detection": "pipelines.of_detr pipelines.of_rfdetr pipelines.of_rtdetrv2 "
     "pipelines.of_torchvision_detection "
     "pipelines.of_smp pipelines.of_torchvision_segmentation pipelines.of_yolo pipelines.of_yolox",
     "test_pillow_simd": "cli.pillow_simd",

@@ -161,6 +161,56 @@ def test_batches_of_rtdetrv2(objects: Source) -> None:
     assert sizes == {(2, 3, 16, 16), (2, 3, 48, 48)}
 
 
+def test_rfdetr_makes_squares_and_batches_of_their_sizes(objects: Source) -> None:
+    small = {"patch_size": 2, "num_windows": 2}
+    sizes = {8, 12, 16, 20, 24, 28}  # from 16 in steps of 4, 3 below to 4 above, from 8 on
+    batches = pickle.loads(
+        pickle.dumps(pipelines.rfdetr_batches(16, expanded_scales=False, **small))
+    )
+    found = set()
+    arguments: dict[str, Any] = {
+        "collate_fn": "detr",
+        "transform": pipelines.rfdetr(16, expanded_scales=False, **small),
+    }
+    with fastload.create_loader(objects, 2, batch_transform=batches, **arguments) as loader:
+        for _ in range(12):
+            for images, mask, targets in loader:
+                found.add(images.shape[-1])
+                assert images.shape[2:] == mask.shape[1:] == (images.shape[-1],) * 2
+                assert not mask.any()
+                assert all(target["size"].tolist() == [32, 32] for target in targets)
+    assert found <= {*sizes, 32}
+    assert len(found) >= 4
+    assert batches.scales == (*sorted(sizes), 32)
+    with fastload.create_loader(objects, 4, **arguments) as loader:
+        ((images, mask, targets),) = loader
+    made, outside, _ = pipelines.rfdetr_batches(16, multi_scale=False)(images, mask, targets)
+    assert made is images
+    assert outside is mask
+    each = {"do_random_resize_via_padding": True, **small}
+    with fastload.create_loader(
+        objects, 4, collate_fn="detr", transform=pipelines.rfdetr(16, **each)
+    ) as loader:
+        sides = {
+            tuple(target["size"].tolist()) for _ in range(6) for *_, b in loader for target in b
+        }
+    assert all(height == width and height in (*sizes, 32, 36) for height, width in sides)
+    assert len(sides) > 3
+    assert pipelines.rfdetr_batches(16, **each).scales == ()
+
+
+def test_rfdetr_has_the_sizes_of_its_models() -> None:
+    assert pipelines.rfdetr_batches().scales == tuple(range(280, 841, 56))
+    large = pipelines.rfdetr_batches(704, patch_size=16, num_windows=2)
+    assert large.scales == tuple(range(544, 865, 32))
+    few = pipelines.rfdetr_batches(384, expanded_scales=False, patch_size=16, num_windows=2)
+    assert few.scales == tuple(range(288, 513, 32))
+    names = ["ClampBoundingBoxes", "RandomHorizontalFlip", "ResizeOrCrop", "CropBetween"]
+    shown = [one.split("(")[0] for one in described(pipelines.rfdetr())]
+    assert shown[:5] == [*names, "ResizeCropped"]
+    assert "Resize(size=(560, 560))" in described(pipelines.rfdetr_eval())
+
+
 def test_rtdetrv2_after_its_stop_epoch() -> None:
     clamp, sieve = "ClampBoundingBoxes()", "SanitizeBoundingBoxes(min_size=1.0)"
     late = ["RandomHorizontalFlip(p=0.5)", "Resize(size=(640, 640))", sieve]
@@ -171,7 +221,10 @@ def test_rtdetrv2_after_its_stop_epoch() -> None:
     assert [first, *rest] == [clamp, "Resize(size=(640, 640))", TO_FLOATS[0]]
 
 
-@pytest.mark.parametrize("transform", [pipelines.detr_eval(48), pipelines.rtdetrv2_eval(48)])
+@pytest.mark.parametrize(
+    "transform",
+    [pipelines.detr_eval(48), pipelines.rfdetr_eval(48), pipelines.rtdetrv2_eval(48)],
+)
 def test_for_evaluation_boxes_outside_of_their_image_are_dropped(transform: Any) -> None:
     """As the data sets of both do; what is partly inside is clipped."""
     boxes = [np.array([[60, 5, 80, 30], [40, 10, 60, 30]], np.float32)]  # of 50 pixels width
@@ -317,6 +370,9 @@ def test_torchvisions_detectors_for_evaluation(objects: Source) -> None:
         (lambda: pipelines.torchvision_segmentation_eval(base_size=0), "base_size: must be"),
         (lambda: pipelines.smp_camvid(0), "size: must be an int of at least 1"),
         (lambda: pipelines.smp_camvid_eval(min_width=0), "min_width: must be an int of at least"),
+        (lambda: pipelines.rfdetr(0), "resolution: must be an int of at least 1"),
+        (lambda: pipelines.rfdetr_eval(0), "resolution: must be"),
+        (lambda: pipelines.rfdetr_batches(patch_size=0), "patch_size: must be"),
         (lambda: pipelines.detr(()), "scales: must be one size or several"),
         (lambda: pipelines.detr((480, 0)), "scales: must be an int of at least 1"),
         (lambda: pipelines.detr(max_size=0), "max_size: must be"),

@@ -106,6 +106,10 @@ CHAINS: dict[str, list[Any]] = {
         v2.RandomHorizontalFlip(),
         ResizeOrCrop((30, 41, 52), 60, first=(36, 44), crop=(20, 33)),
     ],
+    "rf-detr": [
+        v2.RandomHorizontalFlip(),
+        ResizeOrCrop((36, 48), first=(36, 44), crop=(20, 33), square=True),
+    ],
     "segmentation": [
         RandomResize(32, 60),
         v2.RandomHorizontalFlip(),
@@ -219,15 +223,19 @@ def resize_or_crop(transform: Any, u: Any, height: int, width: int) -> list[Any]
         longer = high if low == size else int(size * high / low)
         return (longer, size) if width < height else (size, longer)
 
-    last = transform.sizes[int(u[2] * len(transform.sizes))]
+    def at_last(height: int, width: int) -> tuple[int, int]:
+        last = transform.sizes[int(u[2] * len(transform.sizes))]
+        square = transform.square
+        return (last, last) if square else resized(height, width, last, transform.max_size)
+
     if u[0] < 1 - transform.p:
-        return [(resized(height, width, last, transform.max_size), None)]
+        return [(at_last(height, width), None)]
     tall, wide = resized(height, width, transform.first[int(u[1] * len(transform.first))])
     least, most = transform.crop
     w = least + int(u[3] * (min(wide, most) - least + 1))
     h = least + int(u[4] * (min(tall, most) - least + 1))
     crop = [int(u[5] * (tall - h + 1)), int(u[6] * (wide - w + 1)), h, w]
-    return [((tall, wide), crop), (resized(h, w, last, transform.max_size), None)]
+    return [((tall, wide), crop), (at_last(h, w), None)]
 
 
 def by_torchvision(transforms: list[Any], sample: list[Any], draws: Draws) -> list[Any]:
@@ -851,6 +859,10 @@ def test_transforms_of_ours_work_by_themselves() -> None:
     assert made.shape[1:] == masked.shape[1:]
     assert min(made.shape[1:]) in (40, 48, 60)
     assert moved.tolist() == [[0, 0, *made.shape[:0:-1]]]
+    squared = ResizeOrCrop((40,), first=(30,), crop=(20, 25), square=True)
+    assert squared(image).shape == (3, 40, 40)
+    with pytest.raises(ConfigurationError, match="leave max_size out"):
+        ResizeOrCrop((40,), 60, square=True)
     with pytest.raises(ConfigurationError, match="Letterbox"):
         fastload.Letterbox(0)
     with pytest.raises(ConfigurationError, match="smallest crop"):

@@ -22,6 +22,7 @@ from fastload.pipelines.of_ijepa import ijepa, ijepa_masks
 from fastload.pipelines.of_mae import mae
 from fastload.pipelines.of_moco_v3 import moco_v3
 from fastload.pipelines.of_open_clip import open_clip
+from fastload.pipelines.of_rfdetr import rfdetr, rfdetr_batches, rfdetr_eval
 from fastload.pipelines.of_rtdetrv2 import rtdetrv2, rtdetrv2_batches, rtdetrv2_eval
 from fastload.pipelines.of_simclr import simclr
 from fastload.pipelines.of_smp import smp_camvid, smp_camvid_eval
@@ -60,6 +61,9 @@ __all__ = [
     "mae",
     "moco_v3",
     "open_clip",
+    "rfdetr",
+    "rfdetr_batches",
+    "rfdetr_eval",
     "rtdetrv2",
     "rtdetrv2_batches",
     "rtdetrv2_eval",

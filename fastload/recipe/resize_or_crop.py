@@ -44,6 +44,8 @@ class _Part(GeometryOperation):
     """Least and largest side."""
     p: float = 0.5
     """Probability of the crop."""
+    square: bool = False
+    """Whether both sides become one of the sizes."""
 
     @property
     def fits_every_image(self) -> bool:  # type: ignore[override]
@@ -56,7 +58,15 @@ class _Part(GeometryOperation):
 
     def resized(self, sizes: Int64Array, uniforms: Float64Array) -> Int64Array:
         """(B, 2): the sizes in the end, of images that are resized from these."""
-        return shorter_sides(sizes, _picked(self.sizes, uniforms[:, _LAST]), self.max_size)
+        picked = _picked(self.sizes, uniforms[:, _LAST])
+        if self.square:
+            return np.stack([picked, picked], axis=1)
+        return shorter_sides(sizes, picked, self.max_size)
+
+    @property
+    def last_size(self) -> tuple[int, int] | None:
+        """(height, width) of all images in the end, where that is not drawn."""
+        return (self.sizes[0],) * 2 if self.square and len(self.sizes) == 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +89,10 @@ class _Resize(_Part):
 @dataclass(frozen=True, kw_only=True)
 class ResizeOrCrop(_Resize):
     """The first of the three: the resize before the crop, or the only one."""
+
+    @property
+    def out_size(self) -> tuple[int, int] | None:
+        return self.last_size if self.p == 0 else None
 
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
         before = composition.extent
@@ -111,6 +125,10 @@ class ResizeCropped(_Resize):
 
     draws_with: ClassVar[int] = 2
 
+    @property
+    def out_size(self) -> tuple[int, int] | None:
+        return self.last_size
+
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
         before, cropped = composition.extent, self.cropped(uniforms)[:, None]
         composition.resize(np.where(cropped, self.resized(before, uniforms), before))
@@ -122,7 +140,7 @@ def _picked(among: tuple[int, ...], uniforms: Float64Array) -> Int64Array:
 
 
 def _resize_or_crop(transform: Any, image: ImageState) -> tuple[Operation, ...]:
-    names = ("sizes", "max_size", "first", "crop", "p")
+    names = ("sizes", "max_size", "first", "crop", "p", "square")
     common = {name: getattr(transform, name) for name in names}
     filters: dict[str, Any] = {
         "interpolation": read_interpolation(transform.interpolation, image),

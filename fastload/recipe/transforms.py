@@ -15,6 +15,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 from torchvision.transforms.v2._utils import query_size
 
+from fastload.arguments import flag
 from fastload.errors import ConfigurationError
 from fastload.geometry.boxes import shorter_sides
 from fastload.geometry.patches import patch_grids
@@ -216,6 +217,7 @@ class ResizeOrCrop(_Transform):
         first: Sequence[int] = (400, 500, 600),
         crop: tuple[int, int] = (384, 600),
         p: float = 0.5,
+        square: bool = False,
         interpolation: v2.InterpolationMode = v2.InterpolationMode.BILINEAR,
         antialias: bool = True,
     ) -> None:
@@ -226,9 +228,17 @@ class ResizeOrCrop(_Transform):
             first: lengths of the shorter side before the crop.
             crop: least and largest side of the crop; no larger than the image.
             p: probability of the crop.
+            square: both sides become one of `sizes` in the end, as RF-DETR is trained; without
+                `max_size`.
         """
         super().__init__()
         self.sizes, self.max_size = tuple(map(int, sizes)), max_size
+        self.square = flag("square", square)
+        if self.square and max_size is not None:
+            raise ConfigurationError(
+                f"ResizeOrCrop(max_size={max_size}, square=True): the sides of a square are one of "
+                "`sizes`; leave max_size out."
+            )
         self.first, self.crop = tuple(map(int, first)), (int(crop[0]), int(crop[1]))
         self.p = _probability(self, "p", p)
         self.interpolation, self.antialias = interpolation, antialias
@@ -245,7 +255,7 @@ class ResizeOrCrop(_Transform):
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
         before = query_size(flat_inputs)
         if float(torch.rand(())) < 1.0 - self.p:
-            return {"steps": [(self._drawn(before, self.sizes, self.max_size), None)]}
+            return {"steps": [(self._last(before), None)]}
         first = self._drawn(before, self.first, None)
         low, high = self.crop
         width, height = (
@@ -253,8 +263,13 @@ class ResizeOrCrop(_Transform):
         )
         top = int(torch.randint(0, first[0] - height + 1, ()))
         left = int(torch.randint(0, first[1] - width + 1, ()))
-        last = self._drawn((height, width), self.sizes, self.max_size)
+        last = self._last((height, width))
         return {"steps": [(first, [top, left, height, width]), (last, None)]}
+
+    def _last(self, before: Any) -> tuple[int, int]:
+        if self.square:
+            return (self.sizes[int(torch.randint(0, len(self.sizes), ()))],) * 2
+        return self._drawn(before, self.sizes, self.max_size)
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         for size, crop in params["steps"]:
