@@ -15,7 +15,9 @@ import glob
 import os
 import platform
 import re
+import shutil
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,10 @@ from fastload.errors import ConfigurationError
 MAX_PIXELS = 178_956_970
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+_FLAGS = sum(getattr(os, f"O_{name}", 0) for name in ["NONBLOCK", "CLOEXEC", "BINARY", "NOINHERIT"])
+"""Of each file that is opened, as far as the system has them: the last two are of Windows."""
+_position = threading.Lock()
+"""Held by who moves the position of a descriptor, where files can be read in no other way."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ def read_regular_into(
     try:
         size = before.st_size - start if length is None else length
         target, read = memory(size), 0
-        while read < size and (more := os.preadv(file, [target[read:]], start + read)):
+        while read < size and (more := _preadv(file, [target[read:]], start + read)):
             read += more
         after = os.fstat(file)
         if read < size:
@@ -132,6 +138,30 @@ def read_regular_into(
         return target, after
     finally:
         os.close(file)
+
+
+def _read_there(descriptor: int, count: int, position: int) -> bytes:
+    """`os.pread` where the system has none (Windows)."""
+    with _position:
+        os.lseek(descriptor, position, os.SEEK_SET)
+        return os.read(descriptor, count)
+
+
+def _read_into_there(descriptor: int, buffers: list[memoryview], position: int) -> int:
+    """`os.preadv` of one buffer, where the system has none."""
+    data = _read_there(descriptor, len(buffers[0]), position)
+    buffers[0][: len(data)] = data
+    return len(data)
+
+
+read_at: Callable[[int, int, int], bytes] = getattr(os, "pread", _read_there)
+"""`read_at(descriptor, count, position)`: bytes of an open file, as `os.pread`."""
+_preadv: Callable[[int, list[memoryview], int], int] = getattr(os, "preadv", _read_into_there)
+
+
+def free_bytes(folder: str | os.PathLike[str]) -> int:
+    """What may still be written there by this user. Raises OSError."""
+    return shutil.disk_usage(folder).free
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
@@ -145,7 +175,7 @@ def _opener(path: str, flags: int) -> int:
 
 def _opened(path: str, flags: int) -> tuple[int, os.stat_result]:
     """A file, and what the system says of it."""
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, flags | _FLAGS)
     state = os.fstat(descriptor)
     if stat.S_ISREG(state.st_mode):
         return descriptor, state

@@ -44,7 +44,8 @@ def _free_generators() -> None:
         _generators = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_free_generators)
+if hasattr(os, "register_at_fork"):  # not on Windows, where no process forks
+    os.register_at_fork(after_in_child=_free_generators)
 
 
 def seed_generators(seed: int) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 from fastload.errors import BeingBuiltError, CacheError
 from fastload.machine import ranks_here
@@ -22,11 +22,37 @@ def is_locked(path: Path) -> bool:
     """Whether a process holds this lock. False where it cannot be tried: `exclusive_lock` then
     raises the reason."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+        return not _try_lock(file, shared=True)
     return False
+
+
+def _try_lock(file: IO[Any], *, shared: bool = False, wait: bool = False) -> bool:
+    """Whether this open file is locked now, until it is closed. Raises OSError."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        windows: Any = msvcrt
+        try:
+            # Waits for 10 seconds at most; what is locked is the first byte.
+            windows.locking(file.fileno(), windows.LK_LOCK if wait else windows.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+    try:
+        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(file, how if wait else how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def lock_until_closed(file: IO[Any]) -> None:
+    """Wait until no other process has locked this open file. Raises OSError: it cannot be
+    locked."""
+    while not _try_lock(file, wait=True):
+        pass
 
 
 @contextlib.contextmanager

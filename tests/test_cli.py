@@ -506,7 +506,7 @@ def test_doctor_warns_of_what_costs_speed(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(os, "statvfs", lambda path: tiny)
     (shared,) = shared_memory()
     assert (shared.status, "--shm-size" in shared.advice) == ("warning", True)
-    monkeypatch.setattr(doctor.resource, "getrlimit", lambda which: (1024, 65536))
+    monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 65536))
     files = doctor.descriptors()
     assert (files.status, files.advice.endswith("ulimit -n 65536")) == ("note", True)
     monkeypatch.setattr("fastload.cli.doctor.usable_cores", lambda: 1)

@@ -26,4 +26,5 @@ def _forget() -> None:
     _OWNERS.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):  # not on Windows, where no process forks
+    os.register_at_fork(after_in_child=_forget)

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, get_worker_info
@@ -122,7 +123,7 @@ class TorchBackend:
     def __init__(self, context: Context, options: TorchOptions) -> None:
         self._context = context
         self._options = options
-        self._workers = usable_cores() if context.num_workers is None else context.num_workers
+        self._workers = _workers_here(context.num_workers, options)
         self._prefetch = context.prefetch_factor or DEFAULT_PREFETCH
         self.background = self._workers > 0
         # One more than the DataLoader takes: a request must be waiting whenever it asks for the
@@ -366,6 +367,20 @@ class TorchBackend:
         explained = WorkerError(words)
         explained.__cause__ = error
         return explained
+
+
+def _workers_here(number: int | None, options: TorchOptions) -> int:
+    """How many workers there are where so many are asked for; None: one for each usable core. On
+    Windows there are threads, and no processes. Raises ConfigurationError."""
+    if hasattr(signal, "pthread_sigmask") or options.threads or number == 0:
+        return usable_cores() if number is None else number
+    if number is None:
+        return 0
+    raise ConfigurationError(
+        f"num_workers: {number} worker processes are asked for, and fastload has none on this "
+        "system (Windows). Say num_workers=0, or threads=True of TorchOptions if your dataset and "
+        "functions are safe in threads, or use a backend of threads ('turbojpeg')."
+    )
 
 
 def check_sockets() -> None:
@@ -613,10 +628,9 @@ def _end_with(parent: int, trainer: int, folder: str | None) -> None:
 def _is_gone(process: int) -> bool:
     """Whether a process has ended; its parent need not know yet."""
     try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
+        return psutil.Process(process).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.Error:
         return True
-    return state in "ZX"
 
 
 def _not_sent(error: Exception, sent: Any) -> None:

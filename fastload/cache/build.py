@@ -60,7 +60,7 @@ from fastload.errors import (
     OnError,
     counted,
 )
-from fastload.files import DecodeSettings, read_regular, sync_folder
+from fastload.files import DecodeSettings, free_bytes, read_regular, sync_folder
 from fastload.fingerprint import FULLY_FINGERPRINTED, fingerprint_of
 from fastload.geometry.points import PointMap
 from fastload.locks import exclusive_lock, one_of_node
@@ -333,7 +333,7 @@ class _Build:
             with _Pool(max(1, threads), self.pace) as pool:
                 needed, typical, sizes = self._survey(samples, pool)
                 before = self._left(partial)
-                free = _free(self.target.parent) + _size(partial)
+                free = free_bytes(self.target.parent) + _size(partial)
                 if needed > free:
                     raise CacheError(self._no_space(needed, free))
                 partial.mkdir(exist_ok=True)
@@ -353,7 +353,7 @@ class _Build:
             raise
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                space = self._no_space(needed, _free(self.target.parent))
+                space = self._no_space(needed, free_bytes(self.target.parent))
                 raise CacheError(f"the disk ran full ({error.strerror}): {space}") from error
             raise CacheError(
                 f"{self.target}: the cache could not be written ({error}). Give a writable "
@@ -622,12 +622,6 @@ def _size(directory: Path) -> int:
     if not directory.exists():
         return 0
     return sum(path.stat().st_size for path in directory.iterdir())
-
-
-def _free(directory: Path) -> int:
-    """Bytes."""
-    system = os.statvfs(directory)
-    return system.f_bavail * system.f_frsize
 
 
 def _raise_first(sample: Sample) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 
 from fastload.cache.manifest import is_cache
 from fastload.decode.image import or_error, reader_of
-from fastload.files import DecodeSettings
+from fastload.files import DecodeSettings, free_bytes
 from fastload.machine import memory_bytes
 from fastload.sources.base import Source
 
@@ -51,5 +50,4 @@ def decoded_bytes(source: Source, settings: DecodeSettings) -> int:
 def _free(directory: Path) -> int:
     """Bytes, where the directory is or would be."""
     there = next(folder for folder in (directory, *directory.parents) if folder.exists())
-    system = os.statvfs(there)
-    return system.f_bavail * system.f_frsize
+    return free_bytes(there)

@@ -24,6 +24,7 @@ from typing import Any
 from fastload.cache.build import build_cache
 from fastload.cache.manifest import lock_of
 from fastload.errors import BeingBuiltError, ConfigurationError
+from fastload.files import read_at
 from fastload.locks import is_locked
 from fastload.machine import usable_cores
 from fastload.sources.base import Source
@@ -137,7 +138,7 @@ class Filler:
 
     def _at(self) -> int:
         """The sample that the process is at."""
-        return int(_SHARED.unpack(os.pread(self._file.fileno(), _SHARED.size, 0))[1])
+        return int(_SHARED.unpack(read_at(self._file.fileno(), _SHARED.size, 0))[1])
 
     def describe(self) -> str:
         """What it does, for a person."""
@@ -211,7 +212,7 @@ class _Paced:
     def _more(self) -> float:
         """Seconds of processor time that it may have taken by now."""
         with self._lock:
-            share: float = _SHARED.unpack(os.pread(self._file, _SHARED.size, 0))[0]
+            share: float = _SHARED.unpack(read_at(self._file, _SHARED.size, 0))[0]
             now, last = time.monotonic(), self._last
             self._last = now
             # What was not taken in a second is not taken later.

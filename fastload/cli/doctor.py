@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import resource
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import metadata
@@ -284,6 +283,10 @@ def processor() -> Iterator[Finding]:
 
 def descriptors() -> Finding:
     """Each batch that a torch worker hands over takes file descriptors."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return Finding("machine", "open files", "no limit that is known on this system")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     said = [
         "unlimited" if limit == resource.RLIM_INFINITY else str(limit) for limit in (soft, hard)

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from fastload.files import free_bytes
 from fastload.machine import cache_home
 
 _GIB, _MIB = 1 << 30, 1 << 20
@@ -67,6 +68,8 @@ def environment() -> Iterator[Finding]:
 
 def shared_memory(path: str = "/dev/shm") -> Iterator[Finding]:
     """The `torch` backend's workers hand batches over through it."""
+    if not hasattr(os, "statvfs"):  # Windows, where no worker processes are
+        return
     try:
         stat = os.statvfs(path)
     except OSError as error:
@@ -88,10 +91,13 @@ def _size(count: int) -> str:
 def cache_folder(path: Path) -> Iterator[Finding]:
     """Decoded caches go there unless a command names another directory."""
     nearest = next(parent for parent in (path, *path.parents) if os.path.isdir(parent))
-    stat, advice = os.statvfs(nearest), ""
+    advice = ""
     if os.access(nearest, os.W_OK | os.X_OK):
-        value = f"{path}, {_size(stat.f_bavail * stat.f_frsize)} free"
-    elif stat.f_flag & os.ST_RDONLY:
+        value = f"{path}, {_size(free_bytes(nearest))} free"
+    elif not hasattr(os, "statvfs"):
+        value = f"{path}: {nearest} may not be written to"
+        advice = "Give the folder to this user"
+    elif os.statvfs(nearest).f_flag & os.ST_RDONLY:
         value = f"{path}: mounted read-only"
         advice = f"Mount it without `:ro` (docker run -v fastload-cache:{nearest})"
     else:

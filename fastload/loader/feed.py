@@ -225,7 +225,7 @@ def _ignoring_ended_workers() -> Iterator[None]:
     """While workers are being ended, the end of one of them is no error. torch's handler of SIGCHLD
     would raise it in the main thread, at any line. The handler that was set before is still called,
     and is set again afterwards."""
-    before: Any = signal.getsignal(signal.SIGCHLD)
+    before: Any = hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
         return

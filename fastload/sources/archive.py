@@ -26,7 +26,7 @@ from typing import IO, Any, NamedTuple, cast
 
 from fastload import stores
 from fastload.errors import FastloadError, SourceError
-from fastload.files import open_regular
+from fastload.files import open_regular, read_at
 from fastload.sources.image_files import is_never_data
 
 _SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
@@ -258,7 +258,7 @@ def files_in_tar(
         descriptor = opened.fileno()
         yield from _files(
             path,
-            lambda position, size: os.pread(descriptor, size, position),
+            lambda position, size: read_at(descriptor, size, position),
             os.fstat(descriptor).st_size,
             folders,
             wanted,

@@ -4,7 +4,6 @@ not give. From there they are read by offset, as members of a tar file are."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -17,6 +16,7 @@ import numpy as np
 from fastload import stores
 from fastload.errors import SourceError
 from fastload.files import replacing
+from fastload.locks import lock_until_closed
 from fastload.machine import cache_home
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles
@@ -54,7 +54,7 @@ def unpacked(
         data, table = (folder / f"{key}.{ending}" for ending in ("bytes", "index"))
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / f"{key}.lock", "wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the other ranks wait for the one that unpacks
+            lock_until_closed(lock)  # the other ranks wait for the one that unpacks
             ends = _ends(data, table)
             if ends is None:
                 logger.info("%s: the images are written to %s, once.", files[0], data)

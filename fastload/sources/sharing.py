@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 from typing import Any, TypeVar
 
 import numpy as np
 
+from fastload.files import free_bytes
 from fastload.sources.base import Source
 from fastload.sources.buffers import (
     AnyArray,
@@ -31,10 +31,9 @@ _WORTH_SHARING = 1 << 16
 def free_shared_memory() -> float:
     """Free space in the system's shared memory [bytes]; infinite where it is of another kind."""
     try:
-        system = os.statvfs(_SHARED_MEMORY)
+        return float(free_bytes(_SHARED_MEMORY))
     except OSError:
         return float("inf")
-    return float(system.f_bavail * system.f_frsize)
 
 
 def share(source: Source) -> Source:

@@ -19,7 +19,7 @@ import numpy as np
 from fastload import stores
 from fastload.checksum import crc32
 from fastload.errors import SourceError
-from fastload.files import open_regular
+from fastload.files import open_regular, read_at
 from fastload.sources.archive import RemoteArchive
 from fastload.sources.buffers import Int64Array, PathTable, values_of
 from fastload.sources.columns import EncodedFiles
@@ -150,7 +150,7 @@ def _starts(path: str, members: list[zipfile.ZipInfo], packed: Int64Array) -> In
             size = os.fstat(descriptor).st_size
 
             def read(position: int, count: int) -> bytes:
-                return os.pread(descriptor, count, position)
+                return read_at(descriptor, count, position)
 
         # From front to back: that is how a remote archive is read.
         for row in sorted(range(len(members)), key=lambda row: members[row].header_offset):

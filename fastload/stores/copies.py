@@ -7,7 +7,6 @@ another copy. It appears by renaming when all of it is there.
 from __future__ import annotations
 
 import atexit
-import fcntl
 import hashlib
 import logging
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from fastload import stores
 from fastload.errors import SourceError, counted
+from fastload.locks import lock_until_closed
 from fastload.machine import cache_home
 from fastload.stores.base import Range, StoreError
 
@@ -50,7 +50,7 @@ def copied(urls: Sequence[str], top: str) -> Path:
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         with open(folder.with_suffix(".lock"), "wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the other ranks wait for the one that copies
+            lock_until_closed(lock)  # the other ranks wait for the one that copies
             if not folder.is_dir():
                 total = sum(sizes.values()) / 1e6
                 logger.info(

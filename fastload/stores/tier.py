@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import functools
 import hashlib
 import importlib
@@ -34,7 +33,7 @@ import numpy.typing as npt
 
 from fastload.checksum import crc32
 from fastload.errors import ConfigurationError
-from fastload.files import open_regular
+from fastload.files import open_regular, read_at
 from fastload.machine import cache_home
 from fastload.stores.base import Data
 from fastload.stores.reads import sleep
@@ -112,7 +111,7 @@ class Tier:
                 descriptor = file.fileno()
                 status = os.fstat(descriptor)
                 start, length, crc = _span(descriptor, status.st_size, digest)
-                data = os.pread(descriptor, max(0, length), start)
+                data = read_at(descriptor, max(0, length), start)
         except OSError:
             return None
         if len(data) != length or crc32(data) != crc:
@@ -373,7 +372,7 @@ class Tier:
 
 def _span(descriptor: int, size: int, digest: bytes) -> tuple[int, int, int]:
     """(first byte, bytes, CRC-32) of a range in an open file; (0, -1, 0) where it is not there."""
-    tail = os.pread(descriptor, min(size, _TAIL), max(0, size - _TAIL))
+    tail = read_at(descriptor, min(size, _TAIL), max(0, size - _TAIL))
     if len(tail) >= _END.size:
         mark, lines = _END.unpack_from(tail, len(tail) - _END.size)
         table = tail[: -_END.size][-lines * _LINE.size :] if lines else b""
@@ -405,6 +404,17 @@ def digest_of(url: str, start: int, length: int | None, version: int) -> bytes:
     return hashlib.blake2b(encoded, digest_size=16, person=_MARK).digest()
 
 
+def _module_of_locks() -> Any:
+    """None on Windows."""
+    try:
+        return importlib.import_module("fcntl")
+    except ImportError:
+        return None
+
+
+fcntl = _module_of_locks()
+
+
 class _Locks:
     """Locks of one thread on single bytes of the file `lock` (Linux's open file description locks).
 
@@ -427,7 +437,7 @@ class _Locks:
     def take(self, digest: bytes) -> bool:
         """Whether this lock is held now."""
         at = int.from_bytes(digest[:7], "little")
-        return self._set(fcntl.F_WRLCK, at, 1)
+        return self._set("F_WRLCK", at, 1)
 
     def wait(self, digest: bytes, until: float) -> None:
         """Return when it is held, or at this time (of `time.monotonic`). Raises
@@ -439,9 +449,9 @@ class _Locks:
 
     def release(self) -> None:
         """Release all."""
-        self._set(fcntl.F_UNLCK, 0, 0)
+        self._set("F_UNLCK", 0, 0)
 
-    def _set(self, lock_type: int, start: int, length: int) -> bool:
+    def _set(self, lock_type: str, start: int, length: int) -> bool:
         command = getattr(fcntl, "F_OFD_SETLK", None)
         if self._file < 0 or command is None:
             return True
@@ -449,7 +459,7 @@ class _Locks:
             fcntl.fcntl(
                 self._file,
                 command,
-                struct.pack("hhqqi4x", lock_type, os.SEEK_SET, start, length, 0),
+                struct.pack("hhqqi4x", getattr(fcntl, lock_type), os.SEEK_SET, start, length, 0),
             )
         except (BlockingIOError, PermissionError):
             return False

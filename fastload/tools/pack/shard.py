@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import importlib
 import json
 import mmap
@@ -228,6 +227,8 @@ class _Output:
         self._filled, self._checked = left, self._checked - count
 
     def _set_direct(self, wanted: bool) -> None:
+        import fcntl  # not on Windows, which has no O_DIRECT either
+
         direct = getattr(os, "O_DIRECT", 0)
         flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
         fcntl.fcntl(self._file, fcntl.F_SETFL, flags | direct if wanted else flags & ~direct)
