@@ -4,6 +4,7 @@ the GIL, its absence."""
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -306,3 +307,39 @@ def test_without_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_importing_fastload_does_not_load_the_extension() -> None:
     code = "import sys, fastload, fastload.native; sys.exit('fastload.native._core' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=LIMIT).returncode == 0
+
+
+def flags_of_processor() -> list[str]:
+    """As Linux reads them."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next(line for line in lines if line.startswith("flags")).split()
+
+
+@built
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="of x86-64")
+@pytest.mark.parametrize(
+    ("simd", "needed"),
+    [
+        ("sse4.1", {"sse4_1"}),
+        ("avx2", {"avx2", "bmi1", "bmi2"}),
+        ("avx512", {"avx2", "bmi1", "bmi2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"}),
+    ],
+)
+def test_kernels_are_there_where_the_system_says_that_the_processor_has_their_instructions(
+    simd: Any, needed: set[str]
+) -> None:
+    """Linux's own reading of the processor, against the core's, whatever compiled that."""
+    flags = flags_of_processor()
+    there = True
+    try:
+        assert native.NativePool(1, simd=simd).simd == simd
+    except ConfigurationError:
+        there = False
+    assert there == (needed <= set(flags))
+
+
+@built
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="of x86-64")
+def test_colour_is_fused_where_the_processor_has_the_instructions() -> None:
+    flags = flags_of_processor()
+    assert native.load().can_fuse_colour() == ({"avx2", "fma"} <= set(flags))

@@ -1,5 +1,6 @@
 #include "clahe.hpp"
 #include "colour_loops.hpp"
+#include "cpu.hpp"
 
 namespace fastload {
 namespace {
@@ -120,8 +121,8 @@ class RecompressJob final : public ColourJob {
 
 bool can_fuse_colour() {
 #if defined(FASTLOAD_X86)
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const Processor has = this_processor();
+    return has.avx2 && has.fma;
 #elif defined(FASTLOAD_ARM64)
     return true;
 #else
@@ -134,8 +135,8 @@ std::vector<const ColourLoops*> colour_loops(bool fused) {
     std::vector<const ColourLoops*> found;
     if (!can_fuse_colour()) return found;
 #if defined(FASTLOAD_X86)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    const Processor has = this_processor();
+    if (has.avx512f && has.avx512bw && has.avx512vl && has.avx512dq)
         found.push_back(&kFusedColour512);
 #endif
     found.push_back(&kFusedColour);

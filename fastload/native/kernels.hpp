@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cpu.hpp"
 #include "draws.hpp"
 #include "image.hpp"
 #include "jpeg/kernels.hpp"
@@ -128,15 +129,14 @@ inline const Kernels* find_kernels(const char* name) {
         return any || std::strcmp(name, kernels.name) == 0;
     };
 #if defined(FASTLOAD_X86)
-    __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-                      __builtin_cpu_supports("bmi2");
-    if (wanted(kAvx512Kernels) && avx2 && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni")) {
+    const Processor has = this_processor();
+    const bool avx2 = has.avx2 && has.bmi && has.bmi2;
+    if (wanted(kAvx512Kernels) && avx2 && has.avx512f && has.avx512bw && has.avx512vl &&
+        has.avx512vnni) {
         return &kAvx512Kernels;
     }
     if (wanted(kAvx2Kernels) && avx2) return &kAvx2Kernels;
-    if (wanted(kSse41Kernels) && __builtin_cpu_supports("sse4.1")) return &kSse41Kernels;
+    if (wanted(kSse41Kernels) && has.sse41) return &kSse41Kernels;
 #elif defined(FASTLOAD_ARM64)
     if (wanted(kNeonKernels)) return &kNeonKernels;  // every 64-bit ARM processor has them
 #endif
