@@ -96,12 +96,12 @@ def test_one_batch_is_waited_for_and_cancelled_by_several_threads() -> None:
         view = core.View(shared, out, resampling)
         made = [(buffers, [view])]
         ticket = pool._pool.decode(made, 1 << 28, False, False, False, False)
-        told: list[int] = []
+        reported: list[int] = []
         meet = threading.Barrier(THREADS + 2)
 
-        def wait(ticket: Any = ticket, told: list[int] = told, meet: Any = meet) -> None:
+        def wait(ticket: Any = ticket, reported: list[int] = reported, meet: Any = meet) -> None:
             meet.wait(60)
-            told.append(len(ticket.wait()))
+            reported.append(len(ticket.wait()))
             assert ticket.done()
 
         def cancel(ticket: Any = ticket, meet: Any = meet, turn: int = turn) -> None:
@@ -120,8 +120,8 @@ def test_one_batch_is_waited_for_and_cancelled_by_several_threads() -> None:
             work = [*[wait] * THREADS, cancel, resolve]
             for one in [threads.submit(task) for task in work]:
                 one.result(60)
-        # Whoever takes the failures has them alone.
-        assert sum(count > 0 for count in told) <= 1
+        # One thread takes the failures; the others find none.
+        assert sum(count > 0 for count in reported) <= 1
     pool.close()
 
 
