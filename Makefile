@@ -37,7 +37,7 @@ BUILD_INPUTS := pyproject.toml scripts/setup.sh $(wildcard CMakeLists.txt) \
 MODULES := build/modules
 
 .DEFAULT_GOAL := help
-.PHONY: FORCE help setup reinstall demo doctor test test-of test-fast test-whole test-reliability soak corpora bench-peers fuzz sanitize mutants docs wheels image image-verify lint style format clean
+.PHONY: FORCE help setup reinstall demo doctor test test-of test-fast test-whole test-reliability coverage soak corpora bench-peers fuzz sanitize mutants docs wheels image image-verify lint style format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -107,6 +107,16 @@ test-whole: $(INSTALLED) ## what takes long: runs of our tools, several ranks, T
 # All tests of a file are in one process, as they share servers and builds. They wait for half of their time.
 test-reliability: $(INSTALLED) ## faults: killed workers, full disks, hostile files, forks
 	$(BIN)/python -m pytest $(call FORKS,$(WORKERS),loadfile,--whole-files) -m reliability $(PYTEST) tests/reliability $(call FILES_WITH,mark\.reliability)
+
+# Two processes: coverage takes half as much processor time again. What only programs run that tests start is not counted.
+coverage: export PYTHONDONTWRITEBYTECODE :=
+coverage: $(INSTALLED) ## which lines the tests of `make test` run: a table of those that they do not, and pages in build/coverage
+	@$(BIN)/python -c "import coverage" 2>/dev/null || $(BIN)/python -m pip install --quiet "coverage>=7.10" # before it, forks are lost
+	@rm -rf build/coverage && mkdir -p build/coverage
+	$(BIN)/python -m coverage run -m pytest $(call FORKS,2,worksteal) --ignore tests/reliability -m "not whole and not reliability" $(PYTEST)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage html --quiet --directory build/coverage/pages
+	@$(BIN)/python -m coverage report
 
 soak: $(INSTALLED) ## 30 minutes of faults at random: every sample accounted for, memory flat; MINUTES=3 for less
 	$(BIN)/python -m tests.reliability.soak --minutes $(MINUTES)

@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -323,7 +324,7 @@ def test_the_tests_that_hold_a_guarantee_are_there() -> None:
         )
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.skipif(
     not find_spec("mkdocs") or not find_spec("mkdocstrings"),
     reason="needs pip install .[docs]",
@@ -382,54 +383,72 @@ def _opened(manual: Path, page: Path, target: str) -> Path:
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not find_spec("mkdocs") or not find_spec("mkdocstrings"), reason='pip install -e ".[docs]"'
-)
-@pytest.mark.skipif(not CHROMIUM or not DRIVER, reason="needs chromium and chromedriver")
-def test_the_manual_opened_as_a_file_is_searched(tmp_path: Path) -> None:
-    webdriver = pytest.importorskip("selenium.webdriver")
-    support = import_module("selenium.webdriver.support.ui")
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--quiet",
-        "--site-dir",
-        str(tmp_path / "manual"),
-    ]
+@pytest.fixture(scope="module")
+def manual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages, as `make docs` makes them."""
+    made = tmp_path_factory.mktemp("built") / "manual"
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(made)]
     subprocess.run(command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, check=True)
+    return made
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Any]:
+    webdriver = pytest.importorskip("selenium.webdriver")
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
-    flags = (
-        "headless",
-        "no-sandbox",
-        "disable-gpu",
-        "disable-dev-shm-usage",
-        "window-size=1280,900",
-    )
-    for flag in (*flags, f"user-data-dir={tmp_path / 'me'}"):
+    flags = ("headless", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "hide-scrollbars")
+    for flag in (*flags, "window-size=1280,900", f"user-data-dir={tmp_path / 'me'}"):
         options.add_argument(f"--{flag}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(
-        options=options, service=webdriver.ChromeService(executable_path=DRIVER)
-    )
-    try:
-        browser.get((tmp_path / "manual" / "index.html").as_uri())
-        wait = support.WebDriverWait(browser, LIMIT)
-        box = wait.until(lambda page: page.find_element("css selector", "input.md-search__input"))
-        wait.until(lambda page: box.is_displayed())
-        box.click()
-        box.send_keys("state_dict")
-        found = wait.until(
-            lambda page: page.find_elements("css selector", "a.md-search-result__link")
-        )
-        browser.get(found[0].get_attribute("href"))
-        assert "state_dict" in browser.page_source
-        assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
-    finally:
-        browser.quit()
+    service = webdriver.ChromeService(executable_path=DRIVER)
+    driver = webdriver.Chrome(options=options, service=service)
+    yield driver
+    driver.quit()
+
+
+def in_a_browser(test: Any) -> Any:
+    there = find_spec("mkdocs") and find_spec("mkdocstrings")
+    test = pytest.mark.skipif(not there, reason='pip install -e ".[docs]"')(test)
+    lacking = not CHROMIUM or not DRIVER
+    return pytest.mark.skipif(lacking, reason="needs chromium and chromedriver")(test)
+
+
+@pytest.mark.whole
+@in_a_browser
+def test_the_manual_opened_as_a_file_is_searched(manual: Path, browser: Any) -> None:
+    support = import_module("selenium.webdriver.support.ui")
+    browser.get((manual / "index.html").as_uri())
+    wait = support.WebDriverWait(browser, LIMIT)
+    box = wait.until(lambda page: page.find_element("css selector", "input.md-search__input"))
+    wait.until(lambda page: box.is_displayed())
+    box.click()
+    box.send_keys("state_dict")
+    found = wait.until(lambda page: page.find_elements("css selector", "a.md-search-result__link"))
+    browser.get(found[0].get_attribute("href"))
+    assert "state_dict" in browser.page_source
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+@pytest.mark.whole
+@in_a_browser
+def test_no_page_of_the_manual_is_wider_than_a_phone(manual: Path, browser: Any) -> None:
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    wide = []
+    for page in sorted(manual.rglob("*.html")):
+        browser.get(page.as_uri())
+        if browser.execute_script("return document.documentElement.scrollWidth") > 390:
+            wide.append(page.name)
+    assert wide == []
+    # A picture with colours of its own for light and dark follows the page.
+    browser.get((manual / "index.html").as_uri())
+    picture = "getComputedStyle(document.querySelector('img[src$=\"gain.svg\"]')).colorScheme"
+    seen = []
+    for scheme in ("default", "slate"):
+        browser.execute_script(f"document.body.dataset.mdColorScheme = '{scheme}'")
+        seen.append(browser.execute_script(f"return {picture}"))
+    assert seen == ["light", "dark"]
 
 
 @pytest.mark.parametrize(
