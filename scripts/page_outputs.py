@@ -96,8 +96,9 @@ def _without_numbers(text: str) -> list[str]:
 
 
 def pages() -> list[Path]:
-    """Those that show an output."""
-    return [page for page in sorted(DOCS.rglob("*.md")) if MARK in page.read_text()]
+    """Those that show an output; what is Chinese has that of the English page."""
+    found = [page for page in sorted(DOCS.rglob("*.md")) if MARK in page.read_text()]
+    return [page for page in found if not page.name.endswith(".zh-CN.md")]
 
 
 def by_itself(page: Path) -> bool:

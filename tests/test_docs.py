@@ -521,12 +521,15 @@ def test_the_chinese_readme_is_in_step() -> None:
     assert backends.findall(english.read_text()) == backends.findall(chinese.read_text())
 
 
-def test_the_chinese_quick_start_has_the_code_of_the_english_one() -> None:
+@pytest.mark.parametrize(("page", "count"), [("index", 6), ("tutorial", 21)])
+def test_a_chinese_page_has_the_code_and_outputs_of_the_english_one(page: str, count: int) -> None:
     english, chinese = (
-        re.findall(r"```.*?```", (ROOT / "docs" / page).read_text(), re.DOTALL)
-        for page in ("index.md", "index.zh-CN.md")
+        re.findall(
+            r"(?:<!-- output[^>]*>\n)?```.*?```", (ROOT / "docs" / name).read_text(), re.DOTALL
+        )
+        for name in (f"{page}.md", f"{page}.zh-CN.md")
     )
-    assert len(english) == 6
+    assert len(english) == count
     assert english == chinese
 
 
