@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import tarfile
+import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,10 @@ import fastload
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError, DecodeError, SourceError
 from fastload.sources import index, open_source
+from fastload.sources.columns import EncodedFiles
 from fastload.sources.index_file import read_index, write_index
+from fastload.stores.base import Piece, Store
+from fastload.stores.seen import INDEX_NAME, Entry, Listed
 from tests import images
 from tests.backends import Contestant, contestants
 from tests.objectserver import ObjectServer
@@ -64,6 +70,111 @@ def test_the_second_opening_reads_nothing_but_listings(
     assert same(
         *(fastload.create_loader(one, 3, transform=v2.Resize((9, 9))) for one in (first, second))
     )
+
+
+def test_one_rank_of_a_machine_lists_and_the_others_map_what_it_made(
+    local: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+
+    def listings() -> int:
+        server.requests.clear()
+        opened = open_source("s3://bucket/train")
+        assert len(opened.source) == 8
+        column = opened.source.encoded["image"]
+        assert isinstance(column, EncodedFiles)
+        assert isinstance(column.paths.blob, np.memmap) or not (own_cache / "index").exists()
+        below = "prefix=train%2Fclass"
+        return sum(below in path for _, path, _ in server.requests)
+
+    first = open_source("s3://bucket/train").source
+    assert listings() == 0
+    (kept,) = (own_cache / "index").glob("*.index")
+    os.utime(kept, (0, time.time() - 3600))  # of another job: it is compared, by one rank
+    assert listings() == 2
+    assert listings() == 0
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    assert listings() == 2
+    server.unversioned = True  # no index is kept of such: each rank lists
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    kept.unlink()
+    assert open_source("s3://bucket/train").source.fingerprint == first.fingerprint
+
+
+def test_listings_are_entries_in_order() -> None:
+    names = [f"{n * 7919 % 1000:03}.jpg" for n in range(1000)] + ["ä", "same", "\udcff.png", "🙂"]
+    entries = [Entry(name, name == "ä", n, f'"{n}"') for n, name in enumerate(names)]
+    entries.append(Entry("same", True))
+    listed = Listed.of(entries)
+    wanted = sorted(entries, key=lambda entry: entry.name.encode("utf-8", "surrogateescape"))
+    shown = [(each.name, each.is_folder, each.version) for each in wanted]
+    assert [(each.name, each.is_folder, each.version) for each in listed] == shown
+    assert [(listed[n].name, listed[n].is_folder) for n in range(len(listed))] == [
+        each[:2] for each in shown
+    ]
+    for near in (0, 500, 1004):
+        for name in names:
+            assert listed[listed.place_of(name, near)].name == name
+        assert listed.place_of("none", near) == listed.place_of("\ud800", near) == -1
+    assert listed[listed.place_of("same")].is_folder  # the last of one name
+    assert Listed.of(entries[::-1]).stamp == listed.stamp
+    stamps = {listed.stamp, Listed.of(entries[1:]).stamp}
+    for change in ({"size": 9}, {"etag": '"new"'}, {"name": "new"}):
+        stamps.add(Listed.of([replace(entries[0], **change), *entries[1:]]).stamp)  # type: ignore[arg-type]
+    assert len(stamps) == 5
+    assert Listed.of([*entries, Entry(INDEX_NAME, False, 5, "x")]).stamp == listed.stamp
+    halves = [Listed.of(wanted[:400]), Listed.of(wanted[400:])]
+    assert Listed.joined(halves).stamp == listed.stamp
+    assert [each.name for each in Listed.joined(halves)] == [each.name for each in listed]
+    assert not listed.versioned or Listed.of([Entry("x", False, 3)]).versioned is False
+    assert len(Listed.of([])) == 0
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("flat", [False, True])
+def test_bytes_a_sample(flat: bool, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of listings as those of ImageNet: a kilobyte each, in every rank, before."""
+    count, classes = 60_000, 1 if flat else 60
+
+    class Many(Store):
+        def _read(self, name: str, start: int, length: int | None) -> Piece:
+            return Piece(bytes(length or 100))
+
+        def _list(self, folder: str) -> list[Entry]:
+            below = [f"n{n:08}" for n in range(classes)]
+            if folder in ("", "train") and not (flat and folder == "train"):
+                names = ["train"] if not folder else below
+                return [Entry(name, True) for name in names]
+            return [
+                Entry(f"n0_{n:08}.JPEG", False, 100_000 + n, f'"{n:032x}"')
+                for n in range(count // classes)
+            ]
+
+        def _info(self, name: str) -> Entry | None:
+            return None
+
+    many = Many("s3://bucket")
+    monkeypatch.setattr("fastload.stores._made", lambda _: many)
+    options: Any = {"format": "images"} if flat else {}
+    open_source("s3://bucket/train", **options, strict=True)  # what is loaded once
+    tracemalloc.start()
+    try:
+        opened = open_source("s3://bucket/train", **options)
+        kept, peak = tracemalloc.get_traced_memory()
+        assert len(opened.source) == count
+        del opened
+        tracemalloc.clear_traces()
+        by_index = open_source("s3://bucket/train", **options)
+        mapped, _ = tracemalloc.get_traced_memory()
+        assert by_index.source.columns.keys() >= {"image"}
+    finally:
+        tracemalloc.stop()
+    print(f"{kept / count:.0f} bytes a sample, {peak / count:.0f} at most, {mapped / count:.0f}")
+    assert kept <= 100 * count
+    assert mapped <= 20 * count
+    # The store's own answer is of Python's objects here: one folder's.
+    own = 700 * count // classes
+    assert peak - own <= 200 * count
 
 
 def test_images_alone(local: Path, server: ObjectServer) -> None:

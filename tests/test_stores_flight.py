@@ -9,8 +9,9 @@ import time
 import pytest
 
 from fastload.stores import base
-from fastload.stores.base import Entry, Piece, Range, Store, StoreError
+from fastload.stores.base import Piece, Range, Store, StoreError
 from fastload.stores.flight import FEWEST, MOST, Flight
+from fastload.stores.seen import Entry
 from tests.waiting import LIMIT, wait_until
 
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fastload.errors import CancelledReadError
-from fastload.stores.base import Entry, Piece, Range, Store
+from fastload.stores.base import Piece, Range, Store
 from fastload.stores.reads import ReaderPool, Reads, current, sleep
+from fastload.stores.seen import Entry
 from tests.waiting import LIMIT
 
 
@@ -114,4 +115,4 @@ def test_tasks_read_for_the_thread_that_handed_them_in(silent: Silent) -> None:
         with pytest.raises(CancelledReadError, match="it is over"):
             task.result(LIMIT)
         silent.released.set()
-        assert pool.submit(silent.entries, "a").result(LIMIT) == []
+        assert list(pool.submit(silent.entries, "a").result(LIMIT)) == []

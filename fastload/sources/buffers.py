@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from array import array as c_array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Any, TypeVar
@@ -24,6 +24,8 @@ import torch
 AnyArray = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
 T = TypeVar("T")
+_AT_ONCE = 4096
+"""Strings that are made at once."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ class PathTable(RowSelection, PickledByReference):
     def of(cls, strings: Iterable[str], root: str = "") -> PathTable:
         """Store strings (relative to `root`), taking them one at a time."""
         builder, left = PathTableBuilder(), iter(strings)
-        while some := list(islice(left, 4096)):
+        while some := list(islice(left, _AT_ONCE)):
             builder.extend(some)
         return builder.build(root)
 
@@ -186,6 +188,11 @@ class PathTable(RowSelection, PickledByReference):
             top + self.blob[start:end].tobytes().decode("utf-8", "surrogateescape")
             for start, end in zip(starts, self.ends[rows].tolist(), strict=True)
         ]
+
+    def each(self) -> Iterator[str]:
+        """All, one after the other, without a list of them."""
+        for first in range(0, len(self), _AT_ONCE):
+            yield from self.many(np.arange(first, min(first + _AT_ONCE, len(self))))
 
     def all_held(self) -> list[str]:
         """All M strings, each once, whichever are served."""

@@ -105,29 +105,33 @@ def images_below(root: str, folder: str, left_out: LeftOut | None = None) -> Ite
         SourceError: a folder that cannot be read (torchvision leaves it out in silence), or a link
             to a folder that contains the link (torchvision runs until the path is too long).
     """
-    images: dict[str, list[str]] = {}
+    images: dict[str, PathTable] = {}
     todo = [folder]
-    while todo:
-        here = todo.pop()
+
+    def names_in(here: str) -> Iterator[str]:
         prefix = f"{here}/" if here else ""
-        names = []
         for name, is_folder, is_link in entries_of(os.path.join(root, here) if here else root):
             if is_never_data(name) or (not is_folder and not is_image_name(name)):
                 if left_out is not None:
                     left_out.add(prefix + name)
                 continue
             if not is_folder:
-                names.append(name)
+                yield name
                 continue
             if is_link:
                 _refuse_cycle(root, prefix + name)
             todo.append(prefix + name)
-        images[here] = sorted(names)
+
+    while todo:
+        here = todo.pop()
+        names = names_in(here)
+        # Stores list in order; there may be millions, of which no list is made.
+        images[here] = PathTable.of(names if is_remote(root) else sorted(names))
         if is_remote(root):
             stores.list_ahead([f"{root}/{folder}" for folder in todo])
     for here in sorted(images):
         prefix = f"{here}/" if here else ""
-        for name in images[here]:
+        for name in images[here].each():
             yield prefix + name
 
 

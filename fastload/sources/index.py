@@ -20,6 +20,7 @@ import functools
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -353,11 +354,15 @@ def save(opened: Opened, seen: stores.Seen, where: IndexPlace, to: Path | None =
     return True
 
 
-def load(where: IndexPlace) -> Opened | None:
+def load(where: IndexPlace, since: float | None = None) -> Opened | None:
     """The data set by its index; None where there is none, it is damaged, or the store has changed.
 
     An index in the data set's own folder (`fastload index --output`) is taken where this machine
     has none.
+
+    Args:
+        since: a time [seconds since 1970]; an index that was made, or compared with the store,
+            since then is not compared again: another rank of the same job has done it.
 
     Raises:
         SourceError: the store cannot be asked.
@@ -380,15 +385,28 @@ def load(where: IndexPlace) -> Opened | None:
     if not _lie_in(where.key["place"], opened.source, stamp):
         logger.warning("%s: the index is not used: it leads elsewhere", where.key["place"])
         return None
+    if since is not None and _compared_at(where.path) >= since:
+        note = f"by the index {where.path}, which another rank of this machine has just checked"
+        return Opened(opened.source, notes=(*opened.notes, note))
     same, asked = stores.unchanged(stamp, counts, MOST_REQUESTS, decisive)
     if not same:
         logger.info("%s: has changed since its index was made.", where.key["place"])
         return None
+    with contextlib.suppress(OSError):  # a folder that others own
+        os.utime(where.path)
     total = len(stamp)
     words = "all of its folders are as they were"
     if asked < total:
         words = f"{asked:,} of its {total:,} folders were compared with the store and are the same"
     return Opened(opened.source, notes=(*opened.notes, f"by the index {where.path}: {words}"))
+
+
+def _compared_at(path: Path) -> float:
+    """When an index was made, or last compared with the store."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
 
 
 def _fetch(where: IndexPlace) -> None:
@@ -404,6 +422,7 @@ def _fetch(where: IndexPlace) -> None:
         where.path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(where.path) as beside:
             beside.write_bytes(stores.read(f"{place}/{stores.INDEX_NAME}"))
+            os.utime(beside, (0, 0))  # it was not compared with the store yet
     except OSError as error:
         logger.warning("%s/%s: cannot be taken: %s", place, stores.INDEX_NAME, error)
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastload import stores
 from fastload.arguments import checks_names, flag
 from fastload.errors import ConfigurationError, FastloadError, SourceError, counted, did_you_mean
 from fastload.files import is_remote
+from fastload.locks import is_locked, one_of_node
+from fastload.machine import ranks_here
 from fastload.sources.base import Asked, Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles
@@ -24,9 +28,14 @@ from fastload.sources.image_files import is_image_name
 from fastload.sources.listing import each_listed_once
 from fastload.sources.signs import fits
 
+if TYPE_CHECKING:
+    from fastload.sources.index import IndexPlace
+
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MOST_SHARDS = 1_000_000
 _PIPE = re.compile(r"^pipe:")
+_JUST_NOW = 60.0
+"""Seconds: the ranks of a job open their data sets within so many of each other."""
 
 
 def locate(spec: Any) -> Any:
@@ -327,14 +336,30 @@ def _open(spec: Any, options: OpenOptions, format: str | None) -> Opened:
 
 
 def _open_remote(place: Any, options: OpenOptions, format: str | None) -> Opened:
-    """By the index, if there is one and the store is as it was; else the index is made."""
+    """By the index, if there is one and the store is as it was; else the index is made. Of the
+    ranks of a machine one does so, and the others map what it has made."""
+    from fastload.sources import index
+
+    where = index.index_place(place, options, format)
+    if ranks_here() == 1:
+        return index.load(where) or _open_listed(place, options, format, where)
+    began, lock = time.time(), where.path.with_suffix(".lock")
+    with contextlib.suppress(OSError):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+    waits = is_locked(lock)
+    with one_of_node(lock, "is listing the store"):
+        opened = index.load(where, since=began - _JUST_NOW)
+        # Of data that no index holds each rank lists the store, at once with the others.
+        if opened is None and not waits:
+            return _open_listed(place, options, format, where)
+    return opened or _open_listed(place, options, format, where)
+
+
+def _open_listed(place: Any, options: OpenOptions, format: str | None, where: IndexPlace) -> Opened:
+    """By what the store says now; the index is made, if it can be."""
     from fastload.sources import index
     from fastload.sources.copied import open_copy
 
-    where = index.index_place(place, options, format)
-    indexed = index.load(where)
-    if indexed is not None:
-        return indexed
     forms = FORMATS if format is None else [format_named(format)]
     copy = open_copy(place, forms, lambda path: _open_located(path, path, options, format))
     if copy is not None:
@@ -421,7 +446,7 @@ def with_versions(opened: Opened) -> Opened:
 
 def _versions(paths: PathTable) -> Int64Array:
     if paths.rows is None:
-        return stores.versions_of(paths[row] for row in range(len(paths)))
+        return stores.versions_of(paths.each())
     each = replace(paths, rows=None)  # of shards, each once
     return stores.versions_of(each[row] for row in range(len(each)))[paths.rows]
 

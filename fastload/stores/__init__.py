@@ -22,8 +22,8 @@ from fastload import files
 from fastload.distribution import install_command
 from fastload.errors import SourceError
 from fastload.files import is_remote
-from fastload.stores.base import ChangedError, Data, Entry, Range, Store, StoreError, words_of
-from fastload.stores.seen import INDEX_NAME, Seen, requests_of, stamp_of
+from fastload.stores.base import ChangedError, Data, Range, Store, StoreError, words_of
+from fastload.stores.seen import INDEX_NAME, Entry, Listed, Seen, requests_of, stamp_of
 from fastload.stores.tier import Kept, Tier, digest_of, tier
 from fastload.stores.urls import (
     SCHEMES,
@@ -149,14 +149,14 @@ def seen_kept() -> Iterator[Seen]:
         _seen.reset(before)
 
 
-def remote_entries(url: str) -> tuple[Entry, ...]:
+def remote_entries(url: str) -> Listed:
     """What is in a remote folder, one level. Raises SourceError."""
     seen = _seen.get()
     if seen is not None and url in seen.folders:
         return seen.folders[url]
     store, name = store_of(url)
     try:
-        listed = tuple(store.entries(name))
+        listed = store.entries(name)
     except OSError as error:
         raise SourceError(f"{url}: this folder cannot be listed ({error}).") from error
     if seen is not None:
@@ -174,7 +174,7 @@ def list_ahead(urls: Sequence[str]) -> None:
     with contextlib.suppress(OSError):  # It is raised again when the folder is asked for.
         for store, urls in _by_store(wanted).items():
             listed = store.entries_of([store_of(url)[1] for url in urls])
-            seen.folders.update(zip(urls, map(tuple, listed), strict=True))
+            seen.folders.update(zip(urls, listed, strict=True))
 
 
 def ask_ahead(urls: Sequence[str]) -> None:
@@ -223,13 +223,12 @@ def unchanged(
         list_ahead([url[:-1] for url in asked if url.endswith("/")])
         ask_ahead([url for url in asked if not url.endswith("/")])
         for url in asked:
-            listed: Sequence[Entry]
             if url.endswith("/"):
-                listed = remote_entries(url[:-1])
+                now = remote_entries(url[:-1]).stamp
             else:
                 entry = _answer(url)
-                listed = () if entry is None else (entry,)
-            if stamp_of(listed) != stamp[url]:
+                now = stamp_of(() if entry is None else (entry,))
+            if now != stamp[url]:
                 return False, len(asked)
     return True, len(asked)
 

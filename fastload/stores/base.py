@@ -8,7 +8,6 @@ have.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import random
 import re
@@ -16,7 +15,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -24,6 +22,7 @@ from fastload.errors import counted
 from fastload.machine import ranks_here
 from fastload.stores.flight import S3_RATE, START, Flight
 from fastload.stores.reads import LOOK, current
+from fastload.stores.seen import Entry, Listed
 from fastload.stores.threads import Threads
 
 A = TypeVar("A")
@@ -84,43 +83,6 @@ class Piece(NamedTuple):
     client does."""
     by_etag: bool = False
     """Whether the answer has an ETag, and not only a time of modification."""
-
-
-def version_of(size: int, etag: str) -> int:
-    """A positive number of 63 bits for a version of an object, from its size [bytes] and ETag; 0 if
-    it has no ETag.
-
-    Stores write one ETag in several ways: `W/"5d"` (RFC 9110, weak), `"5d"`, and `5d` in listings
-    of Azure.
-    """
-    tag = plain_etag(etag)
-    if not tag:
-        return 0
-    digest = hashlib.blake2b(f"{size} {tag}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1 or 1
-
-
-def plain_etag(etag: str) -> str:
-    """An ETag without what stores write around it or leave out; "" for none."""
-    return etag.removeprefix("W/").strip('"')
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An object or folder in a folder."""
-
-    name: str
-    """Without the folder."""
-    is_folder: bool
-    size: int = -1
-    """Bytes, of an object."""
-    etag: str = ""
-    """What the store says to tell versions apart; "" where it says nothing."""
-
-    @property
-    def version(self) -> int:
-        """See `version_of`."""
-        return version_of(self.size, self.etag)
 
 
 class _Call(Generic[T]):
@@ -190,8 +152,9 @@ class Store(ABC):
         PermissionError, anything."""
 
     @abstractmethod
-    def _list(self, folder: str) -> list[Entry]:
-        """What is in a folder ("" for the top), one level; nothing where there is none."""
+    def _list(self, folder: str) -> Sequence[Entry]:
+        """What is in a folder ("" for the top), one level; nothing where there is none. A `Listed`
+        where that may be much."""
 
     @abstractmethod
     def _info(self, name: str) -> Entry | None:
@@ -259,16 +222,17 @@ class Store(ABC):
                 )
         return contents
 
-    def entries(self, folder: str) -> list[Entry]:
+    def entries(self, folder: str) -> Listed:
         """What is in a folder, sorted by name. Raises StoreError."""
         return self.entries_of([folder])[0]
 
-    def entries_of(self, folders: Sequence[str]) -> list[list[Entry]]:
+    def entries_of(self, folders: Sequence[str]) -> list[Listed]:
         """Those of several folders, asked for at once."""
-        return [
-            sorted(entries, key=lambda entry: entry.name)
-            for entries in self._all(self._list, folders)
-        ]
+        return self._all(self._listed, folders)
+
+    def _listed(self, folder: str) -> Listed:
+        entries = self._list(folder)
+        return entries if isinstance(entries, Listed) else Listed.of(entries)
 
     def infos_of(self, names: Sequence[str]) -> list[Entry | None]:
         """Size and ETag of several objects, asked for at once; None where there is none."""

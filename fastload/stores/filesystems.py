@@ -7,7 +7,8 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from fastload.stores.base import Entry, Piece, Store
+from fastload.stores.base import Piece, Store
+from fastload.stores.seen import Entry
 
 
 class FileSystemStore(Store):

@@ -19,16 +19,8 @@ from typing import Any
 
 from fastload.stores import aws, transfers
 from fastload.stores.addresses import VALID, Addresses
-from fastload.stores.base import (
-    Data,
-    Entry,
-    Piece,
-    Range,
-    Store,
-    StoreError,
-    version_of,
-    words_of,
-)
+from fastload.stores.base import Data, Piece, Range, Store, StoreError, words_of
+from fastload.stores.seen import Entry, version_of
 from fastload.stores.transfers import EXPIRED, Transfers
 
 SWITCH = "FASTLOAD_CLIENT"

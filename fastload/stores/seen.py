@@ -1,34 +1,254 @@
-"""What stores answered while a data set was opened, and short fingerprints of it."""
+"""What stores answered while a data set was opened, and short fingerprints of it.
+
+A listing takes some 45 bytes an object: names one after the other, and arrays of sizes and
+versions. Python's objects for each, with their names and ETags, take 600.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
-from fastload.stores.base import Entry, plain_etag
+import numpy as np
+import numpy.typing as npt
 
 # An index of the data set, beside the data (`fastload index --output`).
 INDEX_NAME = "fastload.index"
+_FOLDER = -2
+"""In place of the size of a folder."""
+_AT_ONCE = 4096
+_MASK = (1 << 128) - 1
+Int64Array = npt.NDArray[np.int64]
+
+
+def version_of(size: int, etag: str) -> int:
+    """A positive number of 63 bits for a version of an object, from its size [bytes] and ETag; 0 if
+    it has no ETag.
+
+    Stores write one ETag in several ways: `W/"5d"` (RFC 9110, weak), `"5d"`, and `5d` in listings
+    of Azure.
+    """
+    tag = plain_etag(etag)
+    if not tag:
+        return 0
+    digest = hashlib.blake2b(f"{size} {tag}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1 or 1
+
+
+def plain_etag(etag: str) -> str:
+    """An ETag without what stores write around it or leave out; "" for none."""
+    return etag.removeprefix("W/").strip('"')
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An object or folder in a folder."""
+
+    name: str
+    """Without the folder."""
+    is_folder: bool
+    size: int = -1
+    """Bytes, of an object."""
+    etag: str = ""
+    """What the store says to tell versions apart; "" where it says nothing."""
+    known_version: int | None = None
+    """Its version, where the ETag is not kept."""
+
+    @property
+    def version(self) -> int:
+        """See `version_of`."""
+        known = self.known_version
+        return version_of(self.size, self.etag) if known is None else known
+
+
+class Listing:
+    """Collects entries that come in the order of their names."""
+
+    def __init__(self) -> None:
+        self._names, self._ends = bytearray(), array("q")
+        self._sizes, self._versions = array("q"), array("q")
+        self._last: bytes | None = None
+        self.sums, self.versioned = 0, True
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def extend(self, entries: Iterable[Entry]) -> bool:
+        """Whether all came after those that are here, in order; of one that does not, and those
+        behind it, none is taken."""
+        names, ends, last = self._names, self._ends, self._last
+        for entry in entries:
+            name = _encoded(entry.name)
+            if last is not None and name < last:
+                return False
+            self._last = last = name
+            names += name
+            ends.append(len(names))
+            self._sizes.append(_FOLDER if entry.is_folder else entry.size)
+            self._versions.append(entry.version)
+            self.sums += digest_of_entry(entry)
+            self.versioned &= entry.is_folder or bool(plain_etag(entry.etag))
+        return True
+
+    def built(self) -> Listed:
+        """What was collected; ends the collection."""
+        return Listed(
+            np.frombuffer(self._names, np.uint8),
+            np.frombuffer(self._ends, np.int64),
+            np.frombuffer(self._sizes, np.int64),
+            np.frombuffer(self._versions, np.int64),
+            self.sums & _MASK,
+            self.versioned,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Listed(Sequence[Entry]):
+    """Entries of a folder, sorted by name; each is made when it is asked for, with its version and
+    without its ETag."""
+
+    names: npt.NDArray[np.uint8]
+    """One after the other, UTF-8 (surrogateescape)."""
+    ends: Int64Array
+    """(N,): where each ends."""
+    sizes: Int64Array
+    """(N,) bytes; -2 for folders."""
+    versions: Int64Array
+    """(N,)."""
+    sums: int
+    """Of the `digest_of_entry` of all, modulo 2^128: another one if any is another, in whatever
+    order they came."""
+    versioned: bool
+    """Whether all objects have an ETag or a time."""
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> Listed:
+        """Of entries in any order."""
+        listing = Listing()
+        if not listing.extend(entries):
+            listing = Listing()
+            listing.extend(sorted(entries, key=lambda entry: _encoded(entry.name)))
+        return listing.built()
+
+    @classmethod
+    def joined(cls, parts: Sequence[Listed]) -> Listed:
+        """Those of several, each of which comes after the one before."""
+        before = np.cumsum([0, *(len(part.names) for part in parts)])
+        ends = [part.ends + start for part, start in zip(parts, before.tolist(), strict=False)]
+        empty = np.empty(0, np.int64)
+        return cls(
+            np.concatenate([np.empty(0, np.uint8), *(part.names for part in parts)]),
+            np.concatenate([empty, *ends]),
+            np.concatenate([empty, *(part.sizes for part in parts)]),
+            np.concatenate([empty, *(part.versions for part in parts)]),
+            sums=sum(part.sums for part in parts) & _MASK,
+            versioned=all(part.versioned for part in parts),
+        )
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, index: int) -> Entry:  # type: ignore[override]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        at = index % len(self)
+        size, name = int(self.sizes[at]), self._name(at).decode("utf-8", "surrogateescape")
+        known = int(self.versions[at])
+        return Entry(name, size == _FOLDER, max(-1, size), known_version=known)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return chain.from_iterable(map(self._some, range(0, len(self), _AT_ONCE)))
+
+    def _some(self, first: int) -> list[Entry]:
+        rows = slice(first, first + _AT_ONCE)
+        ends, start = self.ends[rows].tolist(), int(self.ends[first - 1]) if first else 0
+        blob = self.names[start : ends[-1]].tobytes()
+        starts = [start, *ends[:-1]]
+        columns = starts, ends, self.sizes[rows].tolist(), self.versions[rows].tolist()
+        return [
+            Entry(
+                blob[begin - start : end - start].decode("utf-8", "surrogateescape"),
+                size == _FOLDER,
+                max(-1, size),
+                known_version=version,
+            )
+            for begin, end, size, version in zip(*columns, strict=True)
+        ]
+
+    def _name(self, at: int) -> bytes:
+        start = int(self.ends[at - 1]) if at else 0
+        return self.names[start : int(self.ends[at])].tobytes()
+
+    def place_of(self, name: str, near: int = 0) -> int:
+        """The place of an entry, of several of one name the last; -1 where there is none. `near`: a
+        place that is looked at first: where names are asked for in order, that after the last
+        one."""
+        wanted, count = _encoded(name), len(self)
+        if near < count and self._name(near) == wanted:
+            near += 1
+            if near == count or self._name(near) != wanted:
+                return near - 1
+        low, high = 0, count
+        while low < high:
+            middle = (low + high) // 2
+            if self._name(middle) <= wanted:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1 if low and self._name(low - 1) == wanted else -1
+
+    @property
+    def stamp(self) -> str:
+        """A short fingerprint of all, without the index that may lie among them."""
+        count = len(self) - (self.place_of(INDEX_NAME) >= 0)
+        return hashlib.blake2b(f"{count} {self.sums}".encode(), digest_size=8).hexdigest()
+
+
+def digest_of_entry(entry: Entry) -> int:
+    """128 bits of an entry's name, size and ETag; 0 for the index."""
+    if entry.name == INDEX_NAME:
+        return 0
+    text = f"{entry.name}\0{entry.is_folder}\0{entry.size}\0{plain_etag(entry.etag)}"
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return int.from_bytes(digest, "little")
+
+
+def stamp_of(entries: Sequence[Entry]) -> str:
+    """As `Listed.stamp`, of a few entries with their ETags."""
+    return Listed.of(entries).stamp
+
+
+def _encoded(name: str) -> bytes:
+    try:
+        return name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a character, as JSON may have it: no name of an object
+        return name.encode("utf-8", "surrogatepass")
 
 
 @dataclass
 class Seen:
     """What stores answered while a data set was opened."""
 
-    folders: dict[str, tuple[Entry, ...]] = field(default_factory=dict)
+    folders: dict[str, Listed] = field(default_factory=dict)
     """By URL, what is in them."""
     objects: dict[str, Entry | None] = field(default_factory=dict)
     """By URL, objects that were asked for one by one; None where there is none."""
     noted: dict[str, None] = field(default_factory=dict)
     """URLs of objects of which what was read is a part of what was opened (`noted`)."""
-    _names: dict[str, dict[str, Entry]] = field(default_factory=dict)
+    _places: dict[str, int] = field(default_factory=dict)
+    """By folder, the place in its listing after that of the entry that was asked for last."""
 
     def entry(self, folder: str, name: str) -> Entry | None:
         """The entry of this name in a folder that was listed; None where there is none."""
-        if folder not in self._names:
-            self._names[folder] = {entry.name: entry for entry in self.folders[folder]}
-        return self._names[folder].get(name)
+        listed = self.folders[folder]
+        place = listed.place_of(name, self._places.get(folder, 0))
+        if place < 0:
+            return None
+        self._places[folder] = place + 1
+        return listed[place]
 
     def answer(self, url: str) -> tuple[bool, Entry | None]:
         """(whether it is known, the entry of an object; None where there is none)."""
@@ -40,7 +260,7 @@ class Seen:
     def stamp(self) -> dict[str, str]:
         """A short fingerprint by URL, of folders (which end in a slash here) and objects; without
         the index that may be stored with them."""
-        folders = {f"{url}/": stamp_of(entries) for url, entries in self.folders.items()}
+        folders = {f"{url}/": listed.stamp for url, listed in self.folders.items()}
         alone = [url for url in self.objects if url.rpartition("/")[0] not in self.folders]
         alone += [url for url in self.decisive() if not url.endswith("/")]
         return folders | {url: _stamp_of_object(self.answer(url)[1]) for url in alone}
@@ -60,9 +280,9 @@ class Seen:
 
     def has_versions(self) -> bool:
         """Whether the stores said of all objects which version they are."""
-        listed = (entry for entries in self.folders.values() for entry in entries)
         alone = (entry for entry in self.objects.values() if entry is not None)
-        return all(plain_etag(e.etag) for e in (*listed, *alone) if not e.is_folder)
+        known = all(each.version for each in alone if not each.is_folder)
+        return known and all(listed.versioned for listed in self.folders.values())
 
 
 def requests_of(entries: int) -> int:
@@ -72,13 +292,3 @@ def requests_of(entries: int) -> int:
 
 def _stamp_of_object(entry: Entry | None) -> str:
     return stamp_of(() if entry is None else (entry,))
-
-
-def stamp_of(entries: Sequence[Entry]) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for entry in entries:
-        if entry.name == INDEX_NAME:
-            continue
-        text = f"{entry.name}\0{entry.is_folder}\0{entry.size}\0{plain_etag(entry.etag)}\n"
-        digest.update(text.encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
