@@ -22,9 +22,10 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
 from fastload.checksum import crc32
-from fastload.stores.base import Data, Piece, Range, until_last_attempt, version_of
+from fastload.stores.base import Data, Piece, Range, until_last_attempt
 from fastload.stores.flight import Flight
 from fastload.stores.reads import LOOK, current
+from fastload.stores.seen import version_of
 
 # Seconds that the end of a program waits for the thread of the core.
 _LAST_WAIT = 1.0
