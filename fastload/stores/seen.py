@@ -78,7 +78,7 @@ class Listing:
 
     def extend(self, entries: Iterable[Entry]) -> bool:
         """Whether all came after those that are here, in order; of one that does not, and those
-        behind it, none is taken."""
+        after it, none is taken."""
         names, ends, last = self._names, self._ends, self._last
         for entry in entries:
             name = _encoded(entry.name)
