@@ -204,7 +204,7 @@ TESTS = {
     "test_sweep": "cli.sweep tools.sweep.advice tools.sweep.grid tools.sweep.report "
     "tools.sweep.reported tools.sweep.run",
     "test_third_party_backend": "backends.base backends.tolerance",
-    "test_tier": "checksum stores.tier",
+    "test_tier": "checksum stores.tier stores.tier_writer",
     "test_torch_workers": "backends.torch_workers backends.torch_workers_processes "
     "loader.worker_seeds",
     "test_torch_threads": "backends.own_numbers backends.torch_workers_threads",

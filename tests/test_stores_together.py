@@ -28,6 +28,7 @@ from fastload.sampler import EpochOrder, Shard
 from fastload.sources import open_source
 from fastload.sources.columns import EncodedImages
 from fastload.stores.base import Range, joined
+from fastload.stores.tier import tier
 from fastload.stores.together import Ranges, Together
 from tests import images, warm
 from tests.backends import Contestant, contestants
@@ -517,6 +518,9 @@ def test_what_the_tier_has_is_left_to_it(
     version = stores.noted("s3://bucket/x")
     assert version
     stores.read_views(of(np.array([1, 2])))
+    kept = tier()
+    assert kept is not None
+    kept.flush()
     together = Together([Ranges(of, stores.Digests(40, of))], 40, 100)
     together.announce([np.arange(4)])
     rows = np.array([3])

@@ -86,7 +86,11 @@ def whole_images(count: int) -> Geometry:
 
 
 def epoch(loader: fastload.Loader) -> list[torch.Tensor]:
-    return [images.cpu().clone() for images, _ in loader]
+    batches = [images.cpu().clone() for images, _ in loader]
+    kept = tier_of_machine()
+    if kept is not None:
+        kept.flush()
+    return batches
 
 
 @pytest.mark.slow
@@ -497,6 +501,121 @@ def test_no_byte_of_a_table_may_change(tier: Tier) -> None:
         assert pool.read_headers(kept)[1][0].status == Status.UNREADABLE
     for row, name in enumerate(NAMES[:2]):
         assert tier.get(name) is None, row
+
+
+# -- Written by a thread of its own ----------------------------------------------------------------
+
+
+class Slow:
+    """Tiers that write when they may."""
+
+    def __init__(self, tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may, self.began = threading.Event(), threading.Event()
+        write = Tier._write
+
+        def slow(this: Tier, kept: Any) -> None:
+            self.began.set()
+            assert self.may.wait(LIMIT)
+            write(this, kept)
+
+        monkeypatch.setattr(Tier, "_write", slow)
+
+
+def bytes_for(rows: list[int]) -> list[bytes]:
+    return [bytes([row]) * 10 for row in rows]
+
+
+WANTED = bytes_for(list(range(12)))
+
+
+def test_who_fetches_does_not_wait_for_the_disk(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(tier, monkeypatch)
+    assert tier.read(NAMES, bytes_for, later=True) == WANTED
+    assert slow.began.wait(LIMIT)
+    assert files_of(tier) == []
+    # From memory, in this process; another one waits for the file, and fetches nothing.
+    assert tier.read(NAMES, lambda _: pytest.fail("fetched twice"), later=True) == WANTED
+    found: list[Any] = []
+    other = Tier(tier.folder, tier.limit)
+    waiting = threading.Thread(
+        target=lambda: found.extend(other.read(NAMES, lambda _: pytest.fail("fetched twice")))
+    )
+    waiting.start()
+    assert not tier._write_later.flush(0.1)
+    assert waiting.is_alive()
+    slow.may.set()
+    tier.flush()
+    waiting.join(LIMIT)
+    assert found == WANTED
+    assert len(files_of(tier)) == 12
+    assert tier._write_later.get(NAMES[0]) is None
+
+
+def test_what_waits_to_be_written_is_bounded(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(tier, monkeypatch)
+    tier._write_later._most = 25
+    assert tier.read(NAMES[:2], bytes_for, later=True) == WANTED[:2]
+    written = threading.Event()
+
+    def more() -> None:
+        tier.read(NAMES[2:4], bytes_for, later=True)
+        written.set()
+
+    thread = threading.Thread(target=more)
+    thread.start()
+    assert not written.wait(0.1)  # it writes its own
+    slow.may.set()
+    thread.join(LIMIT)
+    tier.flush()
+    assert len(files_of(tier)) == 4
+
+
+def test_what_is_not_to_be_kept_is_not_there_later(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(tier, monkeypatch)
+    tier.read(NAMES[:2], bytes_for, later=True)
+    tier.read(NAMES[2:4], bytes_for, later=True)
+    assert slow.began.wait(LIMIT)
+    for name in NAMES[1:3]:  # one is being written, one waits
+        tier.remove(name)
+    assert tier.get(NAMES[1]) is tier.get(NAMES[2]) is None
+    slow.may.set()
+    wait_until(lambda: len(files_of(tier)) == 2 and not tier._write_later._tasks)
+    tier.flush()
+    assert [tier.get(name) for name in NAMES[:4]] == [WANTED[0], None, None, WANTED[1]]
+
+
+def test_a_forked_process_has_a_writer_of_its_own(tier: Tier) -> None:
+    tier.read(NAMES[:1], bytes_for, later=True)
+    first = tier._writer
+    tier._process = -1  # as of a parent
+    tier.read(NAMES[1:2], bytes_for, later=True)
+    assert tier._writer is not first
+    assert tier._process == os.getpid()
+    tier.flush()
+    assert tier.get(NAMES[1]) == WANTED[0]
+
+
+@pytest.mark.whole
+def test_the_end_of_a_program_waits_for_what_is_to_be_written(tier: Tier) -> None:
+    script = """
+        import sys, time
+        from pathlib import Path
+        from fastload.stores.tier import Tier, digest_of
+        write = Tier._write
+        def slow(self, kept):
+            time.sleep(0.3)
+            write(self, kept)
+        Tier._write = slow
+        names = [digest_of("s3://b/x", row, 1000, 7) for row in range(12)]
+        Tier(Path(sys.argv[1]), 1 << 30).read(names, lambda rows: [b"x"] * 12, later=True)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tier.folder)]
+    subprocess.run(command, check=True)
+    assert len(files_of(tier)) == 12
 
 
 # -- Several at once -------------------------------------------------------------------------------

@@ -404,7 +404,9 @@ def _by_tier(store: Store, wanted: list[Range], lean: bool) -> list[Data]:
         return store.read_many(wanted, lean=lean)
     digests = [digest_of(f"{store.url}/{each.name}", *each[1:]) for each in wanted]
     return kept.read(
-        digests, lambda rows: store.read_many([wanted[row] for row in rows], lean=lean)
+        digests,
+        lambda rows: store.read_many([wanted[row] for row in rows], lean=lean),
+        later=True,
     )
 
 
@@ -455,6 +457,7 @@ class Looked:
         return self.tier.fetched(
             [digest.tobytes() for digest in self.digests[missing]],
             lambda rows: self.store.read_many([wanted[row] for row in rows]),
+            later=True,
         )
 
 
@@ -529,7 +532,8 @@ def kept_here(wanted: Range) -> bytes | None:
     if kept is None:
         return None
     store, name = store_of(wanted.name)
-    return kept.get(digest_of(f"{store.url}/{name}", *wanted[1:]))
+    data = kept.get(digest_of(f"{store.url}/{name}", *wanted[1:]))
+    return None if data is None else bytes(data)
 
 
 def keeps(wanted: Sequence[Range]) -> bool:

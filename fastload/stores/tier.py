@@ -25,8 +25,9 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,9 @@ from fastload.files import open_regular, read_at
 from fastload.machine import cache_home
 from fastload.stores.base import Data
 from fastload.stores.reads import sleep
+
+if TYPE_CHECKING:
+    from fastload.stores.tier_writer import TierWriter
 
 logger = logging.getLogger("fastload")
 
@@ -102,9 +106,14 @@ class Tier:
         self._looking = False
         self._paused_until = 0.0
         self._warned = False
+        self._writer: TierWriter | None = None
+        self._process = os.getpid()
 
-    def get(self, digest: bytes) -> bytes | None:
+    def get(self, digest: bytes) -> Data | None:
         """The bytes of a range; None where they are not there, or damaged, and then removed."""
+        waiting = self._waiting(digest)
+        if waiting is not None:
+            return waiting
         path = self._path(digest)
         try:
             with open_regular(path, buffering=0) as file:
@@ -126,6 +135,11 @@ class Tier:
 
     def remove(self, digest: bytes) -> None:
         """Forget a range, if it is here. Never raises."""
+        if self._writer is not None:
+            self._writer.drop(digest)
+        self._unlink(digest)
+
+    def _unlink(self, digest: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(self._path(digest))
 
@@ -191,10 +205,14 @@ class Tier:
             raise
 
     def read(
-        self, digests: Sequence[bytes], fetch: Callable[[list[int]], Sequence[Data]]
+        self,
+        digests: Sequence[bytes],
+        fetch: Callable[[list[int]], Sequence[Data]],
+        *,
+        later: bool = False,
     ) -> list[Data]:
         """The bytes of several ranges; those that are not here come from `fetch(rows)`, and are
-        then kept.
+        then kept. `later`: as of `fetched`.
 
         What another process or thread is fetching just now is waited for, at most a minute.
         """
@@ -204,33 +222,48 @@ class Tier:
             got = self.fetched(
                 [digests[row] for row in missing],
                 lambda rows: fetch([missing[row] for row in rows]),
+                later=later,
             )
             for row, data in zip(missing, got, strict=True):
                 contents[row] = data
         return [b"" if data is None else data for data in contents]
 
     def fetched(
-        self, digests: Sequence[bytes], fetch: Callable[[list[int]], Sequence[Data]]
+        self,
+        digests: Sequence[bytes],
+        fetch: Callable[[list[int]], Sequence[Data]],
+        *,
+        later: bool = False,
     ) -> list[Data]:
-        """`read` of ranges that were not here a moment ago."""
-        contents: list[Data | None] = [None] * len(digests)
-        with _Locks(self.folder) as locks:
-            mine = [row for row, digest in enumerate(digests) if locks.take(digest)]
+        """`read` of ranges that were not here a moment ago. `later`: what is fetched is written
+        while the caller goes on."""
+        contents: list[Data | None] = [self._waiting(digest) for digest in digests]
+        left = [row for row, data in enumerate(contents) if data is None]
+        locks = _Locks(self.folder)
+        try:
+            mine = [row for row in left if locks.take(digests[row])]
             for row in mine:  # written between the first look and the lock
                 if os.path.exists(self._path(digests[row])):
                     contents[row] = self.get(digests[row])
-            self._fetch([row for row in mine if contents[row] is None], digests, fetch, contents)
+            missing = [row for row in mine if contents[row] is None]
+            handed = self._fetch(missing, digests, fetch, contents, locks if later else None)
+            if handed:
+                locks = _Locks(self.folder)
             locks.release()
             taken = set(mine)
             until = time.monotonic() + _LONGEST_WAIT
-            for row, digest in enumerate(digests):
+            for row in left:
                 if row not in taken:
-                    locks.wait(digest, until)
-                    contents[row] = self.get(digest)
-                    locks.release()
-        self._fetch(
-            [row for row, data in enumerate(contents) if data is None], digests, fetch, contents
-        )
+                    contents[row] = self._waiting(digests[row])
+                    if contents[row] is None:
+                        path = self._path(digests[row])
+                        locks.wait(digests[row], until, partial(os.path.exists, path))
+                        contents[row] = self.get(digests[row])
+                        locks.release()
+        finally:
+            locks.close()
+        still = [row for row, data in enumerate(contents) if data is None]
+        self._fetch(still, digests, fetch, contents, None)
         return [b"" if data is None else data for data in contents]
 
     def _fetch(
@@ -239,13 +272,40 @@ class Tier:
         digests: Sequence[bytes],
         fetch: Callable[[list[int]], Sequence[Data]],
         contents: list[Data | None],
-    ) -> None:
-        """Fetch these rows into `contents`, and keep them."""
-        if rows:
-            data = fetch(rows)
-            for row, each in zip(rows, data, strict=True):
-                contents[row] = each
-            self.put_many([digests[row] for row in rows], data)
+        locks: _Locks | None,
+    ) -> bool:
+        """Fetch these rows into `contents`, and keep them; later, if `locks` are given and there is
+        room. Returns whether so: the locks then belong to the writer."""
+        if not rows:
+            return False
+        data = fetch(rows)
+        for row, each in zip(rows, data, strict=True):
+            contents[row] = each
+        names = [digests[row] for row in rows]
+        if locks is not None and self._write_later.add(names, data, locks):
+            return True
+        self.put_many(names, data)
+        return False
+
+    @property
+    def _write_later(self) -> TierWriter:
+        """The writer of this process: a forked one has no thread of its parent's."""
+        from fastload.stores.tier_writer import TierWriter
+
+        with self._lock:
+            if self._writer is None or self._process != os.getpid():
+                self._process = os.getpid()
+                self._writer = TierWriter(self.put_many, self._unlink)
+            return self._writer
+
+    def _waiting(self, digest: bytes) -> Data | None:
+        """The bytes of a range that is to be written, and is in memory."""
+        return None if self._writer is None else self._writer.get(digest)
+
+    def flush(self) -> None:
+        """Wait until all is written that was fetched."""
+        if self._writer is not None and self._process == os.getpid():
+            self._writer.flush()
 
     def look(self, digests: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_] | None:
         """(N,) bool: which of (N, 16) digests have a file here, damaged or not. None: the native
@@ -258,14 +318,15 @@ class Tier:
         return here
 
     def usage(self) -> Usage:
-        """How much is in it now: a look at every file."""
+        """How much is in it now: a look at every file, when this process has written its own."""
+        self.flush()
         sizes = [size for _, size, _ in self._files()]
         return Usage(len(sizes), sum(sizes))
 
     def _about(self) -> int:
         """Bytes in it: counted, or estimated where it has many files."""
         some = self.sampled()
-        return self.usage().bytes if some.files < _MANY else some.bytes
+        return some.bytes if some.files >= _MANY else sum(size for _, size, _ in self._files())
 
     def sampled(self) -> Usage:
         """How much is in it by a look at a sixteenth of the folders."""
@@ -279,6 +340,8 @@ class Tier:
 
         `older_than`: seconds; what was used since stays. Returns what is left.
         """
+        if not older_than:
+            self.flush()
         now, files = time.time(), sorted(self._files())
         count, total = len(files), sum(size for _, size, _ in files)
         last = None
@@ -431,19 +494,23 @@ class _Locks:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)  # This releases all locks.
+            self._file = -1
 
     def take(self, digest: bytes) -> bool:
         """Whether this lock is held now."""
         at = int.from_bytes(digest[:7], "little")
         return self._set("F_WRLCK", at, 1)
 
-    def wait(self, digest: bytes, until: float) -> None:
-        """Return when it is held, or at this time (of `time.monotonic`). Raises
-        CancelledReadError."""
+    def wait(self, digest: bytes, until: float, is_there: Callable[[], bool]) -> None:
+        """Return when it is held, or `is_there` (the lock may be held for longer, by a process that
+        was forked meanwhile), or at this time (of `time.monotonic`). Raises CancelledReadError."""
         pause = 0.001
-        while not self.take(digest) and time.monotonic() < until:
+        while not self.take(digest) and not is_there() and time.monotonic() < until:
             sleep(pause)
             pause = min(0.05, 2 * pause)
 

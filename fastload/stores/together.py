@@ -214,6 +214,7 @@ class Together:
                 lambda some: stores.read_views(
                     [wanted[row] for row in some], by_tier=False, lean=True
                 ),
+                later=True,
             )
         with self._lock:
             for one, place, each in zip(owners, places, data, strict=True):

@@ -1,0 +1,126 @@
+"""Writes what was fetched into the local tier, in a thread of its own: who fetched it hands it on
+to be decoded, and waits neither for the disk nor for pages of memory to copy it to.
+
+Until it is written it is read from memory, and the locks on its ranges stay with the writer, so
+that other processes wait for the file and do not fetch it, too.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from fastload.stores.base import Data
+
+MOST = 256 << 20
+"""Bytes that wait to be written, at most; what comes then is written by who brings it."""
+_IDLE = 1.0
+"""Seconds without work after which the thread ends."""
+_AT_END = 10.0
+"""Seconds for which the end of the program waits until all is written."""
+
+
+class Closes(Protocol):
+    """Locks, which end when it is closed."""
+
+    def close(self) -> None: ...
+
+
+class _Task(NamedTuple):
+    digests: Sequence[bytes]
+    data: Sequence[Data]
+    locks: Closes
+
+
+class TierWriter:
+    """What is to be written, the oldest first. All methods may be called by any thread."""
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[bytes], Sequence[Data]], None],
+        remove: Callable[[bytes], None],
+        most: int = MOST,
+    ) -> None:
+        """`write`: keeps ranges, and never raises; `remove`: forgets one that was written."""
+        self._write, self._remove, self._most = write, remove, most
+        self._changed = threading.Condition()
+        self._tasks: deque[_Task] = deque()
+        self._waiting: dict[bytes, Data] = {}
+        self._size = 0
+        self._thread: threading.Thread | None = None
+        self._registered = False
+
+    def add(self, digests: Sequence[bytes], data: Sequence[Data], locks: Closes) -> bool:
+        """Whether these ranges will be written, and `locks` be closed then; False where too much
+        waits already."""
+        size = sum(map(len, data))
+        with self._changed:
+            if self._size + size > self._most:
+                return False
+            self._size += size
+            self._waiting.update(zip(digests, data, strict=True))
+            self._tasks.append(_Task(digests, data, locks))
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="fastload-tier-writer", daemon=True
+                )
+                self._thread.start()
+            if not self._registered:
+                self._registered = True
+                atexit.register(self.flush, _AT_END)
+            self._changed.notify_all()
+        return True
+
+    def get(self, digest: bytes) -> Data | None:
+        """The bytes of a range that is not written yet."""
+        return self._waiting.get(digest)
+
+    def drop(self, digest: bytes) -> None:
+        """A range is not to be kept."""
+        with self._changed:
+            self._waiting.pop(digest, None)
+
+    def flush(self, seconds: float = float("inf")) -> bool:
+        """Wait until all is written that was added. Whether it is, after so many seconds."""
+        until = time.monotonic() + seconds
+        with self._changed:
+            while self._thread is not None and self._size:
+                left = until - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, 1.0))
+        return True
+
+    def _run(self) -> None:
+        while (task := self._next()) is not None:
+            digests, data, locks = task
+            with self._changed:
+                rows = [row for row, digest in enumerate(digests) if digest in self._waiting]
+            with contextlib.suppress(Exception):  # it is fetched again in the next epoch
+                self._write([digests[row] for row in rows], [data[row] for row in rows])
+            with self._changed:
+                gone = [digests[row] for row in rows if digests[row] not in self._waiting]
+                for row in rows:
+                    self._waiting.pop(digests[row], None)
+                self._size -= sum(map(len, data))
+                self._changed.notify_all()
+            for digest in gone:
+                self._remove(digest)
+            locks.close()
+
+    def _next(self) -> _Task | None:
+        """The next task; None: there was none for a while, and this thread ends."""
+        until = time.monotonic() + _IDLE
+        with self._changed:
+            while not self._tasks:
+                left = until - time.monotonic()
+                if left <= 0:
+                    self._thread = None
+                    return None
+                self._changed.wait(left)
+            return self._tasks.popleft()
