@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -64,7 +65,8 @@ def etag(data: bytes) -> str:
 
 
 @contextmanager
-def object_server() -> Iterator[ObjectServer]:
+def object_server(tls: ssl.SSLContext | None = None) -> Iterator[ObjectServer]:
+    """`tls`: with which it is a server of https."""
     state = ObjectServer()
 
     class Handler(BaseHTTPRequestHandler):
@@ -237,6 +239,12 @@ def object_server() -> Iterator[ObjectServer]:
     server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     state.url = f"http://127.0.0.1:{server.server_address[1]}"
+    if tls is not None:
+        # Hands are shaken in the thread of a connection.
+        server.socket = tls.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
+        state.url = state.url.replace("http:", "https:")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,6 +85,29 @@ class Said:
     def __exit__(self, *_: object) -> None:
         self._thread.join(LIMIT)
         self._listening.close()
+
+
+@pytest.mark.reliability
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("sanitizer", ["", "thread", "address,undefined"])
+def test_stress(sanitizer: str, tmp_path: Path) -> None:
+    """Threads that ask, take, drop and close at once, from a server with faults; forks, where no
+    sanitizer is, as these do not know threads in a child."""
+    if shutil.which("cmake") is None or shutil.which("g++") is None:
+        pytest.skip("building needs cmake and g++: apt-get install cmake g++ libjpeg-dev")
+    root = Path(__file__).parents[1]
+    options = ["-DFASTLOAD_PYTHON=OFF", "-DFASTLOAD_STRESS=ON", f"-DFASTLOAD_SANITIZE={sanitizer}"]
+    subprocess.run(
+        ["cmake", "-S", str(root), "-B", str(tmp_path), *options], check=True, capture_output=True
+    )
+    make = ["cmake", "--build", str(tmp_path), "--target", "stress_fetch", "--parallel", "2"]
+    subprocess.run(make, check=True, capture_output=True)
+    program = tmp_path / "tests" / "native" / "stress_fetch"
+    for mode, number in (("threads", "10"), *([] if sanitizer else [("fork", "100")])):
+        done = subprocess.run(
+            [program, mode, number], capture_output=True, text=True, timeout=LIMIT
+        )
+        assert done.returncode == 0, done.stdout + done.stderr[-3000:]
 
 
 @pytest.mark.whole

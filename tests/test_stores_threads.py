@@ -10,6 +10,7 @@ import threading
 
 import pytest
 
+from fastload.stores import threads as module
 from fastload.stores.threads import Threads
 from tests.waiting import LIMIT, wait_until
 
@@ -28,6 +29,21 @@ def test_as_many_threads_as_tasks_at_once_and_no_more() -> None:
     for thread in started:
         thread.join(LIMIT)
         assert not thread.is_alive()
+
+
+def test_threads_that_have_nothing_to_do_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is given to one that is about to end is done."""
+    monkeypatch.setattr(module, "_IDLE", 0.001)
+    threads, done = Threads("test"), threading.Semaphore(0)
+    for _ in range(300):
+        threads.submit(done.release)
+        assert done.acquire(timeout=LIMIT)
+    started = list(threads._threads)
+    assert started
+    for thread in started:
+        thread.join(LIMIT)
+        assert not thread.is_alive()
+    assert threads._idle._value == 0
 
 
 @pytest.mark.slow

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import re
+import shutil
+import ssl
+import subprocess
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +23,7 @@ from fastload.stores import base, objects, transfers
 from fastload.stores.base import ChangedError, Range, StoreError
 from fastload.stores.reads import Reads
 from tests import images
-from tests.objectserver import ObjectServer, etag
+from tests.objectserver import ObjectServer, etag, object_server
 from tests.waiting import LIMIT, wait_until
 
 if transfers.missing():
@@ -301,3 +304,44 @@ def test_the_thread_goes_with_the_store(server: ObjectServer) -> None:
     stores.forget()
     gc.collect()
     assert not fetcher.running
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the certificate of an authority, and of 127.0.0.1 by it, with its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("certificates are made by openssl: apt-get install openssl")
+    folder = tmp_path_factory.mktemp("authority")
+    new = "openssl req -x509 -newkey rsa:2048 -nodes -days 2"
+    for command in (
+        f"{new} -subj /CN=authority -keyout authority.key -out authority.pem",
+        f"{new} -subj /CN=host -keyout host.key -out host.pem -CA authority.pem "
+        "-CAkey authority.key -addext subjectAltName=IP:127.0.0.1 "
+        "-addext basicConstraints=critical,CA:FALSE",
+    ):
+        done = subprocess.run(command.split(), cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"this openssl makes no such certificate: {done.stderr[-200:]}")
+    return folder
+
+
+@pytest.mark.whole
+def test_a_host_is_trusted_by_the_file_of_the_environment(
+    authority: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By both who read from it."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(authority / "host.pem", authority / "host.key")
+    with object_server(tls) as server:
+        server.objects["bucket/x"] = DATA
+        url = f"{server.url}/bucket/x"
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority / "authority.pem"))
+        stores.forget()
+        assert read(0, None, version(url), url=url) == DATA
+        assert "libcurl/" in stores.by_whom(url)
+        monkeypatch.delenv("SSL_CERT_FILE")
+        stores.forget()
+        with pytest.raises(
+            StoreError, match=r"tried 5 times\. The host is not trusted: .*SSL_CERT"
+        ):
+            read(url=url)

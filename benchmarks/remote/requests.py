@@ -1,9 +1,10 @@
 """What a request to a store costs its client at least: `python -m benchmarks.remote.requests`.
 
 Processor time of the whole client for objects of 110 kB, in turn, 32 requests at once: by obstore
-in threads, as fastload asks; without a body (HEAD); without a signature; and by plain sockets that
-one thread reads as bytes come (epoll), with no more of HTTP than the length of the body. Most of
-the last is the kernel's time for the bytes, which every client takes.
+in threads; without a body (HEAD); without a signature; by the native core's thread (libcurl), all
+of them handed to it at once, with nothing looked at; and by plain sockets that one thread reads as
+bytes come (epoll), with no more of HTTP than the length of the body. Most of the last is the
+kernel's time for the bytes, which every client takes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from urllib.parse import urlsplit
 import obstore
 
 from benchmarks.remote.ranges import late_store
+from fastload.native import _core
 
 _AT_ONCE, _ROUNDS, _OBJECTS, _SIZE = 32, 7, 512, 110_000
 
@@ -45,11 +47,23 @@ def main() -> None:
 
                 return run
 
-            sockets = _Sockets(url)
+            def core() -> None:
+                fetch, rows = _core.Fetch(), range(_OBJECTS)
+                urls = [f"{url}/bucket/{number}.jpg" for number in rows]
+                fetcher.ask(fetch, rows, urls, [0] * _OBJECTS, [-1] * _OBJECTS)
+                sizes = list[int]()
+                while len(sizes) < _OBJECTS:
+                    answers = fetch.take(_AT_ONCE, 1.0)
+                    sizes += [answer.size for answer in answers if answer.ok]
+                if {*sizes} != {_SIZE}:
+                    raise ValueError("not the bytes that were asked for")
+
+            sockets, fetcher = _Sockets(url), _core.Fetcher(10.0, 15.0, 60.0, limit=_AT_ONCE)
             ways = {
                 "obstore": all_of(get(signed)),
                 "obstore, HEAD": all_of(lambda n: obstore.head(signed, f"{n}.jpg")["size"]),
                 "obstore, unsigned": all_of(get(unsigned)),
+                "native core, unsigned": core,
                 "plain sockets, one thread": sockets.run,
             }
             spent: dict[str, list[float]] = {name: [] for name in ways}

@@ -36,7 +36,7 @@ constexpr int64_t kMostAtOnce = int64_t{64} << 20;
 // Bytes of the words of an answer that is no object.
 constexpr size_t kWords = 4096;
 // Bytes that libcurl reads at a time.
-constexpr long kReadAtOnce = 256L << 10;
+constexpr long kReadAtOnce = 32L << 10;
 // Seconds without work after which the thread ends.
 constexpr double kIdle = 1.0;
 // Connections that are kept open.
@@ -634,8 +634,9 @@ Fetcher::State& Fetcher::state() {
 
 void Fetcher::ask(const std::shared_ptr<Fetch>& fetch, std::vector<FetchRequest> requests) {
     State& here = state();
-    const std::lock_guard<std::mutex> lock(here.mutex);
-    if (here.stop) throw std::runtime_error("it was closed, and its thread has not ended yet");
+    std::unique_lock<std::mutex> lock(here.mutex);
+    here.ended.wait(lock, [&] { return !here.stop || here.given_up; });
+    if (here.given_up) throw std::runtime_error("it was closed, and its thread has not ended yet");
     for (FetchRequest& request : requests) here.wanted.push_back({fetch, std::move(request)});
     here.start();
 }
@@ -687,11 +688,12 @@ void Fetcher::close(double seconds) {
     if (here.ended.wait_for(lock, std::chrono::duration<double>(seconds),
                             [&] { return !here.running; })) {
         here.stop = false;
-        here.thread.join();
-        return;
+        if (here.thread.joinable()) here.thread.join();  // else another one that closes did
+    } else {
+        here.given_up = true;
+        here.thread.detach();
     }
-    here.given_up = true;
-    here.thread.detach();
+    here.ended.notify_all();
 }
 
 }  // namespace fastload

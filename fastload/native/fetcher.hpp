@@ -133,7 +133,8 @@ class Fetcher {
     static std::string words(int code);
 
     // Makes requests after those that were given before. Throws std::system_error: the system has
-    // no thread, or no pipe. std::runtime_error: `close` has given up its thread.
+    // no thread, or no pipe. std::runtime_error: `close` has given
+    // up its thread.
     void ask(const std::shared_ptr<Fetch>& fetch, std::vector<FetchRequest> requests);
     // Nobody waits for this any longer: what was not sent is not, connections in use are closed.
     void drop(const std::shared_ptr<Fetch>& fetch);

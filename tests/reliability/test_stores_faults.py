@@ -6,13 +6,16 @@ Faults of single answers are in `tests/test_stores.py`, the tier by itself in `t
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import threading
+import zlib
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 import torch
@@ -202,3 +205,58 @@ def test_credentials_that_expire_meanwhile_are_renewed_once(
     # three epochs; of the last epoch none.
     assert keys.count("NEW") >= 16
     assert "OLD" not in keys[sent:]
+
+
+def two_ranks(client: str) -> list[list[int] | str]:
+    """Of each rank of two, a checksum of each of its batches of two epochs, or the words of its
+    error."""
+    os.environ |= {"FASTLOAD_CLIENT": client, "LOCAL_WORLD_SIZE": "2"}
+    pipes, found = [], list[list[int] | str]()
+    for rank in range(2):
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            try:
+                answer: list[int] | str = checksums(URL, rank)
+            except DecodeError as error:
+                answer = str(error)
+            os.write(writer, msgspec.json.encode(answer))
+            os._exit(0)
+        os.close(writer)
+        pipes.append(reader)
+    for number in pipes:
+        with open(number, "rb") as pipe:
+            found.append(msgspec.json.decode(pipe.read()))
+        os.wait()
+    return found
+
+
+def checksums(data: str, rank: int) -> list[int]:
+    given: dict[str, Any] = {"transform": v2.Resize((16, 16)), "shuffle": True, "num_workers": 1}
+    with fastload.create_loader(data, 2, shard=fastload.Shard(rank, 2), **given) as loader:
+        return [zlib.crc32(batch.numpy().tobytes()) for _ in range(2) for batch, _ in loader]
+
+
+@pytest.mark.parametrize("client", ["libcurl", "obstore"])
+@pytest.mark.parametrize(
+    "fault", ["503", "429", "500", "reset", "truncated", "stall", "slow", "page", "dated page"]
+)
+def test_what_passes_gives_each_of_two_ranks_its_samples(
+    fault: str, client: str, local: Path, server: ObjectServer
+) -> None:
+    """They share the tier."""
+    theirs = [checksums(str(local), rank) for rank in range(2)]
+    fastload.create_loader(URL, 2, transform=v2.Resize((16, 16))).close()  # makes the index
+    server.faults = {name: [fault] for name in server.objects}
+    assert outside(two_ranks, client).answer == theirs
+    assert not any(server.faults.values())
+
+
+@pytest.mark.parametrize("client", ["libcurl", "obstore"])
+@pytest.mark.parametrize("fault", ["503", "403", "404", "truncated", "page"])
+def test_what_does_not_pass_is_an_error_in_each_of_two_ranks(
+    fault: str, client: str, local: Path, server: ObjectServer
+) -> None:
+    fastload.create_loader(URL, 2, transform=v2.Resize((16, 16))).close()
+    server.faults = {name: [fault] * 10_000 for name in server.objects}
+    words = outside(two_ranks, client).answer
+    assert all(re.search(r"s3://bucket/train/class_\d/\d\.jpg: ", each) for each in words), words
