@@ -685,8 +685,8 @@ void Fetcher::close(double seconds) {
     }
     here.stop = true;
     here.wake_up();
-    if (here.ended.wait_for(lock, std::chrono::duration<double>(seconds),
-                            [&] { return !here.running; })) {
+    if (seconds > 0 && here.ended.wait_for(lock, std::chrono::duration<double>(seconds),
+                                           [&] { return !here.running; })) {
         here.stop = false;
         if (here.thread.joinable()) here.thread.join();  // else another one that closes did
     } else {

@@ -149,7 +149,7 @@ class Fetcher {
     // How many connections were made so far, in this process.
     int64_t connections();
     // Drops all requests, which get no answer, closes the connections and ends the thread; gives it
-    // up after so many seconds. A later `ask` starts again.
+    // up after so many seconds (0: at once). A later `ask` starts again.
     void close(double seconds);
 
   private:
