@@ -143,7 +143,7 @@ void threads(const std::string& url, int seconds) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
     std::atomic<int> good{0};
     std::vector<std::thread> all;
-    std::mutex closing;  // whoever waits for all answers is not closed meanwhile
+    std::mutex closing;  // who waits for all answers is not closed meanwhile
     for (unsigned number = 0; number < 6; ++number) {
         all.emplace_back([&, number] {
             std::mt19937 random(number);
