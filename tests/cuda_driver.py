@@ -7,6 +7,8 @@ import ctypes
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from fastload import native
 
 __all__ = ["Refused", "driver_on_host"]
@@ -27,8 +29,13 @@ def driver_on_host() -> Any:
     launched = list[tuple[str, int, int]]()
 
     def launch(function: str, *given: Any) -> tuple[int]:
-        (grid, *others), block, (shared, _, parameters, extra) = given[:3], given[3:6], given[6:]
+        (grid, *others), block, (shared, stream, parameters, extra) = (
+            given[:3],
+            given[3:6],
+            given[6:],
+        )
         assert (others, block[1:], shared, extra) == ([1, 1], (1, 1), 0, 0)
+        assert stream == torch.cuda.current_stream().cuda_stream
         launched.append((function, grid, block[0]))
         address = ctypes.c_void_p.from_address(parameters).value
         assert address is not None

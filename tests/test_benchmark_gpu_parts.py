@@ -44,6 +44,7 @@ from benchmarks.gpu.feeds import Feed
 from benchmarks.gpu.goals import cores_needed, joined, line, summary
 from benchmarks.gpu.setting import DRY, Found, Setting
 from benchmarks.inputs import ROOT
+from fastload import native
 from fastload.backends.base import HostBatch
 from fastload.device import DeviceStage
 from fastload.draws import Draws
@@ -92,6 +93,7 @@ def test_kernels_are_compared_with_what_they_take_the_place_of(
     for row in found.rows.values():
         assert (row.status, row.note) == ("measured", ""), row.contestant
         assert row.metrics("wrong") == [0]
+        assert len(row.metrics("images_per_second_of_triton")) == native.available()
 
 
 def test_a_fused_multiply_add_rounds_once() -> None:

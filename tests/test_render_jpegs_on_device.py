@@ -3,14 +3,12 @@ needs a GPU, and none has seen one."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,6 +31,7 @@ from fastload.render.jpegs_on_device import (
     planned_rows,
 )
 from tests import images, jpegs
+from tests.cuda_driver import Refused, driver_on_host
 from tests.simulated_gpu import GPU, LazyGpu
 from tests.test_native_jpeg import KINDS, Box, Decoder, Pixels, boxes_of, full_decode
 
@@ -264,29 +263,12 @@ def test_points_of_the_last_segment_are_judged_by_the_one_before(tmp_path: Path)
 def test_a_batch_is_launched_by_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a driver that is none, which runs the kernels on the host."""
     data = images.jpeg(images.photo(200, 300))
-    index, launched = noted(tmp_path / "index", [data]), list[tuple[Any, ...]]()
-
-    def launch(function: str, *given: Any) -> tuple[int]:
-        grid, block, (shared, stream, parameters, extra) = given[:3], given[3:6], given[6:]
-        launched.append((function, block, shared, stream, extra))
-        assert grid[1:] == (1, 1)
-        arguments = ctypes.c_void_p.from_address(parameters).value
-        assert arguments is not None
-        native.load().run_kernel_on_host(
-            function, ctypes.string_at(arguments, ctypes.sizeof(ChunkArguments)), grid[0]
-        )
-        return (0,)
-
-    driver = SimpleNamespace(
-        cuModuleLoadData=lambda code: (0, code.decode()),
-        cuModuleGetFunction=lambda module, name: (0, name.decode()),
-        cuLaunchKernel=launch,
-    )
+    index, driver = noted(tmp_path / "index", [data]), driver_on_host()
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", driver)
-    wanted = list[int]()
+    wanted = list[tuple[int, str]]()
     monkeypatch.setattr(
-        "fastload.render.jpegs_on_device.kept_kernels",
-        lambda capability: wanted.append(capability) or nvrtc.Compiled(b"cubin", ""),
+        "fastload.render.driver.kept_kernels",
+        lambda *asked: wanted.append(asked) or nvrtc.Compiled(b"cubin", ""),
     )
     LazyGpu(monkeypatch)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (12, 1))
@@ -295,25 +277,19 @@ def test_a_batch_is_launched_by_the_driver(tmp_path: Path, monkeypatch: pytest.M
     decoder.make(planned([data], [(20, 30, 100, 90)], index), resized)
     planned([data], [(20, 30, 100, 90)], index, share=0, out=by_cpu)
     np.testing.assert_array_equal(resized.numpy(), by_cpu)
-    assert wanted == [121]
-    assert [name for name, *_ in launched] == [
+    assert wanted == [(121, "jpegs")]
+    assert [name for name, *_ in driver.launched] == [
         "fastload_decode_segments",
         "fastload_make_samples",
         "fastload_make_pixels",
         "fastload_resize",
     ]
-    assert [block[0] for _, block, *_ in launched] == [128, 256, 256, 256]
-    assert {tuple(rest) for _, _, *rest in launched} == {(0, 0, 0)}  # torch's current stream
-    monkeypatch.setattr(driver, "cuLaunchKernel", lambda *given: (Failing(),))
-    with pytest.raises(BackendUnavailableError, match="the driver of cuda:3 says CUDA_ERROR_X"):
+    assert [threads for *_, threads in driver.launched] == [128, 256, 256, 256]
+    monkeypatch.setattr(driver, "cuLaunchKernel", lambda *given: (Refused(),))
+    with pytest.raises(
+        BackendUnavailableError, match="the driver of cuda:3 says CUDA_ERROR_UNSUPPORTED"
+    ):
         decoder.decode(planned([data], [(0, 0, 9, 9)], index))
-
-
-class Failing:
-    name = "CUDA_ERROR_X"
-
-    def __int__(self) -> int:
-        return 1
 
 
 @pytest.mark.whole

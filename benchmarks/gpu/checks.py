@@ -96,7 +96,11 @@ MARKED = "tests for a GPU"
 _MARKED: dict[str, tuple[tuple[str, ...], int]] = {
     "pytest -m gpu": (("-m", "gpu", *_files_marked()), 1),
     "the fused kernels, bit for bit": (
-        ("tests/test_render_fused.py", "tests/test_render_drawn.py"),
+        (
+            "tests/test_render_fused.py",
+            "tests/test_render_drawn.py",
+            "tests/test_render_by_nvrtc.py",
+        ),
         6,
     ),
     "steps that never wait": (("tests/test_train_engine.py", "-k", "no_step_waits"), 1),

@@ -12,18 +12,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from fastload.errors import BackendUnavailableError
-from fastload.native.extension import load
 from fastload.render import nvrtc
-from fastload.render.nvrtc import kept_kernels
-from fastload.render.transfer import stream_of
+from fastload.render.driver import Kernels, KernelsOnHost
 
 if TYPE_CHECKING:
     import fastload.native._core as _core
@@ -221,7 +218,7 @@ def _on_host(device: torch.device) -> bool:
 
 def run_here(name: str, blocks: int, threads: int, arguments: ChunkArguments) -> None:
     """Run a kernel on the host, before this returns."""
-    load().run_kernel_on_host(name, bytes(arguments), blocks)
+    KernelsOnHost().launch(name, blocks, threads, arguments)
 
 
 def driver_launch(device: torch.device) -> Launch:
@@ -232,35 +229,4 @@ def driver_launch(device: torch.device) -> Launch:
     """
     if device.type != "cuda" or not torch.cuda.is_available():
         raise BackendUnavailableError(f"decoding on {device} needs a CUDA GPU.")
-    major, minor = torch.cuda.get_device_capability(device)
-    code = kept_kernels(10 * major + minor).code
-    driver = import_module("cuda.bindings.driver")
-
-    def checked(result: tuple[Any, ...]) -> Any:
-        status, *found = result
-        if int(status):
-            raise BackendUnavailableError(f"the driver of {device} says {status.name}.")
-        return found[0] if found else None
-
-    with torch.cuda.device(device):
-        torch.cuda.current_stream()  # torch's context is the current one from here on
-        module = checked(driver.cuModuleLoadData(code))
-        functions = {
-            name: checked(driver.cuModuleGetFunction(module, name.encode()))
-            for name in (
-                "fastload_decode_segments",
-                "fastload_make_samples",
-                "fastload_make_pixels",
-                "fastload_resize",
-            )
-        }
-
-    def launch(name: str, blocks: int, threads: int, arguments: ChunkArguments) -> None:
-        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
-        grid, block = (blocks, 1, 1), (threads, 1, 1)
-        with torch.cuda.device(device):
-            stream = stream_of(device)
-            address = ctypes.addressof(parameters)
-            checked(driver.cuLaunchKernel(functions[name], *grid, *block, 0, stream, address, 0))
-
-    return launch
+    return Kernels(device, nvrtc.JPEGS).launch
