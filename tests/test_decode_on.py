@@ -222,6 +222,35 @@ def test_images_of_several_batch_sizes(make: Make) -> None:
     assert_same(batches(make("device", **given), 2), batches(make("host", **given), 2))
 
 
+VIEWS = fastload.Views([CROP, v2.RandomResizedCrop((18, 40)), CROP])
+
+
+@pytest.mark.whole
+def test_views_of_an_image_are_decoded_each_by_itself(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them that is refused has all made again."""
+    wanted = [[*views, label] for views, label in batches_of_views(make("host", transform=VIEWS))]
+    loader = make("device", transform=VIEWS)
+    assert_same([[*views, label] for views, label in batches_of_views(loader)], wanted)
+    found = loader.stats().on_device
+    assert found is not None
+    assert found.images % 3 == 0
+    assert found.images >= 3 * (2 * GOOD - 4)
+    launch = changed_data(1)
+    monkeypatch.setattr(jpegs_on_device, "launch_on", lambda device: launch)
+    loader = make("device", transform=VIEWS, index="again")
+    assert_same([[*views, label] for views, label in batches_of_views(loader)], wanted)
+    found = loader.stats().on_device
+    assert found is not None
+    assert found.refused > 0
+
+
+def batches_of_views(loader: Any) -> list[tuple[list[torch.Tensor], torch.Tensor]]:
+    """Of three epochs."""
+    return [([view.clone() for view in views], label) for _ in range(3) for views, label in loader]
+
+
 @pytest.mark.whole
 def test_boxes_are_moved_with_images_that_are_decoded_there(make: Make, tmp_path: Path) -> None:
     document: dict[str, Any] = {
@@ -446,7 +475,6 @@ def test_where_there_is_no_gpu(make: Make, monkeypatch: pytest.MonkeyPatch) -> N
         ({}, {"transform": v2.RandomCrop(16, pad_if_needed=True), "collate_fn": None}, ""),
         ({}, {"transform": v2.RandomRotation(9)}, "to a size that the transform fixes"),
         ({}, {"transform": v2.Compose([v2.ColorJitter(0.5), CROP])}, "recolours"),
-        ({}, {"transform": fastload.Views([CROP, CROP])}, "one view of each"),
         ({"place": "host"}, {"transform": v2.Compose([CROP, v2.ColorJitter(0.5)])}, "place="),
     ],
 )

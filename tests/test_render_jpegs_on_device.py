@@ -77,7 +77,7 @@ def planned(
     encoded = core.Encoded.buffers([np.frombuffer(data, np.uint8) for data in files])
     view = core.View(geometries, out, core.Resampling(2, True, 0, (0, 0, 0, 0)))
     ticket = core.Pool(1, "auto").decode(
-        [(encoded, [view])], 1 << 30, exif, False, False, here=True, index=index, plan=plan
+        [(encoded, [view])], 1 << 30, exif, False, False, here=True, index=index, plans=[plan]
     )
     assert [row for row, *_ in ticket.wait()] == list(failed)
     plan.finish()
@@ -166,7 +166,7 @@ def test_every_resize_is_that_of_the_cpu(
         plan = native.load().DevicePlan(count, count, MEMORY)
         pool.decode_batch(files, geometry=geometry, out=by_cpu, sampling=sampling).wait()
         view = View(geometry, sampling, out)
-        assert not pool.decode_columns([(files, [view])], index=index, plan=plan).wait()
+        assert not pool.decode_columns([(files, [view])], index=index, plans=[plan]).wait()
         plan.finish()
         assert planned_rows(plan).tolist() == [*range(count)]
         made = torch.empty((count, 21, 34, 3), dtype=torch.uint8)

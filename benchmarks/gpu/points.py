@@ -104,7 +104,7 @@ class PointCrops:
         plan = load().DevicePlan(count, count, MEMORY)
         host = np.empty((count, self.size, self.size, 3), np.uint8)
         view = View(self.fused(Draws(0, 0, rows)), self._geometry.resampling, host)
-        pending = self.pool.decode_columns([(files, [view])], index=self.index, plan=plan)
+        pending = self.pool.decode_columns([(files, [view])], index=self.index, plans=[plan])
         return Planned(files, plan, pending, host)
 
     def wait(self, batch: Planned) -> npt.NDArray[np.int64]:

@@ -323,7 +323,7 @@ class NativePixels(PixelMaker):
             check_whole=self._core.check_whole,
             draft=self._draft,
             index=self._core.index,
-            plan=buffers.plan,
+            plans=buffers.plans,
         )
 
     def _buffers(self, draws: Draws, sizes: Sequence[Size]) -> Buffers:

@@ -73,8 +73,8 @@ def _why_no_images(asked: Asked, *, decoder: str = "auto", draft: bool = False, 
     if not NativePixels.serves(asked) or not asked.source.encoded:
         return "it takes compressed images, to a size that the transform fixes"
     images = Outputs.of(asked.source, recipe).images
-    if len(images) != 1 or images[0].channels != 3:
-        return "it takes one column of images, with one view of each"
+    if len({one.column for one in images}) != 1 or images[0].channels != 3:
+        return "it takes one column of images in colour"
     if any(plan.later is not None or plan.colour is not None for plan in plans):
         return "the transform recolours images before they are resized, or resizes them twice"
     if draft:
@@ -92,27 +92,27 @@ class PlannedBuffers(Buffers):
     """Row of the batch that the first of these is."""
     share: int = 0
     """Images of the whole batch that are for the device."""
-    plans: list[tuple[int, _core.DevicePlan]] = field(default_factory=list)
-    """All of the batch so far, with their first rows."""
+    made: list[tuple[int, list[_core.DevicePlan]]] = field(default_factory=list)
+    """All plans of the batch so far, one for each view, with their first rows."""
 
     @property
-    def plan(self) -> _core.DevicePlan:  # type: ignore[override]
-        """A plan for these rows, to be filled by the one call that decodes them."""
-        count = len(next(iter(self.images.values())))
-        plan: _core.DevicePlan = load().DevicePlan(
-            count, min(max(self.share - self.first, 0), count), MEMORY
-        )
-        self.plans.append((self.first, plan))
-        return plan
+    def plans(self) -> list[_core.DevicePlan]:  # type: ignore[override]
+        """Plans for these rows, one for each view, to be filled by the one call that decodes
+        them."""
+        core, count = load(), len(next(iter(self.images.values())))
+        share = min(max(self.share - self.first, 0), count)
+        plans = [core.DevicePlan(count, share, MEMORY) for _ in self.images]
+        self.made.append((self.first, plans))
+        return plans
 
     def take(self, rows: slice) -> PlannedBuffers:
         some = super().take(rows)
         first = self.first + (rows.start or 0)
-        return PlannedBuffers(some.images, some.points, first, self.share, self.plans)
+        return PlannedBuffers(some.images, some.points, first, self.share, self.made)
 
 
 class PlannedPixels(NativePixels):
-    """As `NativePixels`, of one column of images with one view."""
+    """As `NativePixels`, of one column of images."""
 
     def __init__(
         self, *parts: Any, decode_on: DecodeOn, asked: Asked, device: torch.device, **how: Any
@@ -200,20 +200,23 @@ class PlannedPixels(NativePixels):
         """The columns of a batch whose parts are all there."""
         assert isinstance(work.buffers, PlannedBuffers)
         left: Counter[str] = Counter()
-        for _, plan in work.buffers.plans:
-            plan.finish()
+        for _, plans in work.buffers.made:
+            for plan in plans:
+                plan.finish()
             for reason, words in _REASONS.items():
-                if count := int((plan.left == reason).sum()):
+                if count := int((plans[0].left == reason).sum()):
                     left[words] += count
         self._share.leave(left)
         now = time.perf_counter()
         between, self._received = now - self._received, now
-        ((name, host),) = work.buffers.images.items()
-        again = partial(self._again, work, name)
-        share, plans = self._share, work.buffers.plans
-        return {name: PendingJpegs(host, plans, again, share, waited.seconds, between)}
+        share, again = self._share, partial(self._again, work)
+        columns = dict[str, Any]()
+        for view, (name, host) in enumerate(work.buffers.images.items()):
+            plans_of_view = [(first, plans[view]) for first, plans in work.buffers.made]
+            columns[name] = PendingJpegs(host, plans_of_view, again, share, waited.seconds, between)
+        return columns
 
-    def _again(self, work: BatchInWork, name: str, rows: Sequence[int]) -> dict[int, Exception]:
+    def _again(self, work: BatchInWork, rows: Sequence[int]) -> dict[int, Exception]:
         """Make rows of a batch on the host; see `PendingJpegs`."""
         draws = work.draws.take(np.array(rows, dtype=np.int64))
         self._plans = False
@@ -227,7 +230,8 @@ class PlannedPixels(NativePixels):
         if python:
             for failure in self._rows.fill_again(draws, made.buffers, python):
                 errors[failure.row] = failure.error
-        work.buffers.images[name][list(rows)] = made.buffers.images[name]
+        for name, images in work.buffers.images.items():
+            images[list(rows)] = made.buffers.images[name]
         return {rows[row]: error for row, error in errors.items()}
 
 

@@ -46,7 +46,7 @@ class Buffers:
     """(B, height, width, C), by column and view."""
     points: Tables = ()
     """Where points of the images go; none where no column is moved by geometry."""
-    plan: ClassVar[None] = None
+    plans: ClassVar[tuple[()]] = ()
     """See `PlannedBuffers`."""
 
     def take(self, rows: slice) -> Buffers:

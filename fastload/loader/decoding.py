@@ -35,12 +35,16 @@ class DecodingBackend:
     def finished(self, work: Work) -> HostBatch:
         """The batch, with its images on the device if one of them was planned."""
         host = work.result()
-        for name, column in host.columns.items():
-            if isinstance(column, PendingJpegs):
-                host.columns[name], errors = self._made(column)
-                known = {failure.row: failure for failure in host.failures}
-                known |= {row: Failure(row, error) for row, error in errors.items()}
-                host.failures = [known[row] for row in sorted(known)]
+        views = {n: one for n, one in host.columns.items() if isinstance(one, PendingJpegs)}
+        for name, one in views.items():
+            host.columns[name], errors = self._made(one)
+            known = {failure.row: failure for failure in host.failures}
+            known |= {row: Failure(row, error) for row, error in errors.items()}
+            host.failures = [known[row] for row in sorted(known)]
+        if views:
+            first = next(iter(views.values()))
+            took = sum(one.took for one in views.values())
+            first.share.measured(host=first.waited, device=took, between=first.between)
         return host
 
     def _made(self, images: PendingJpegs) -> tuple[Any, Mapping[int, Exception]]:

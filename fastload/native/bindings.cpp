@@ -326,7 +326,7 @@ ImageColumn image_column(const EncodedColumn& column, int count, Kept& all) {
 
 std::unique_ptr<Ticket> decode(Pool& pool, const std::vector<EncodedColumn>& columns,
                                int64_t max_pixels, bool exif, bool whole, bool draft, bool here,
-                               std::optional<nb::handle> index, std::optional<nb::handle> plan) {
+                               std::optional<nb::handle> index, const nb::sequence& given) {
     require(!columns.empty(), "columns: at least one is needed");
     std::vector<ImageColumn> made;
     Kept all;
@@ -338,20 +338,24 @@ std::unique_ptr<Ticket> decode(Pool& pool, const std::vector<EncodedColumn>& col
         all.push_back(nb::borrow(*index));
     }
     DecodeOptions options = {{max_pixels}, exif, whole, draft, seek};
-    DevicePlan* device = nullptr;
-    if (plan && !plan->is_none()) {
-        device = nb::cast<DevicePlan*>(*plan);
-        const std::vector<View>& views = made.front().views;
-        require(seek != nullptr && !draft, "plan: it needs an index, and no `draft`");
-        require(made.size() == 1 && views.size() == 1 && views.front().channels == 3 &&
-                    !views.front().later && views.front().colour.kinds == nullptr,
-                "plan: one column with one view in colour, without operations, is needed");
-        options.plans =
-            device->fill(static_cast<size_t>(std::get<0>(columns.front())->count), *seek);
-        all.push_back(nb::borrow(*plan));
+    std::vector<nb::object> plans;
+    for (const nb::handle plan : given) plans.push_back(nb::borrow(plan));
+    const std::vector<View>& views = made.front().views;
+    if (!plans.empty()) {
+        require(seek != nullptr && !draft, "plans: they need an index, and no `draft`");
+        require(made.size() == 1 && plans.size() == views.size(),
+                "plans: one for each view of one column is needed");
+    }
+    for (size_t i = 0; i < plans.size(); ++i) {
+        require(views[i].channels == 3 && !views[i].later && views[i].colour.kinds == nullptr,
+                "plans: views in colour, without operations, are needed");
+        const auto count = static_cast<size_t>(std::get<0>(columns.front())->count);
+        options.plans.push_back(nb::cast<DevicePlan*>(plans[i])->fill(count, *seek));
+        all.push_back(plans[i]);
     }
     auto job = decode_job(std::move(made), options);
-    if (device != nullptr) device->set_job(job, nb::borrow(*index));
+    for (const nb::handle plan : plans)
+        nb::cast<DevicePlan*>(plan)->set_job(job, nb::borrow(*index));
     return submit(pool, std::move(job), std::move(all), here);
 }
 
@@ -705,7 +709,7 @@ NB_MODULE(_core, m) {
         .def_prop_ro("simd", &Pool::simd)
         .def("close", &Pool::close, nb::call_guard<WithoutGil>())
         .def("decode", &decode, "columns"_a, "max_pixels"_a, "exif"_a, "whole"_a, "draft"_a,
-             "here"_a, "index"_a.none() = nb::none(), "plan"_a.none() = nb::none())
+             "here"_a, "index"_a.none() = nb::none(), "plans"_a = nb::tuple())
         .def("encode_jpeg", &encode_jpeg, "pixels"_a, "quality"_a)
         .def("read_headers", &read_headers, "images"_a, "out"_a, "max_pixels"_a, "here"_a)
         .def("gather", &gather, "array"_a, "offsets"_a.none(), "sizes"_a.none(), "rows"_a, "view"_a,

@@ -404,9 +404,10 @@ class ImageInWork {
         row_ = row;
         is_made_ = false;
         Decoder& decoder = worker.decoder;
-        decoder.use_index(
-            options.index,
-            options.plans == nullptr ? 0 : options.plans->images[static_cast<size_t>(row)].hash);
+        decoder.use_index(options.index,
+                          options.plans.empty()
+                              ? 0
+                              : options.plans.front()->images[static_cast<size_t>(row)].hash);
         if (Outcome opened = decoder.open(file.data, file.size, options.limits); !opened.ok())
             return opened;
         if (Outcome checked = decoder.check_length(); !checked.ok()) return checked;
@@ -566,8 +567,7 @@ class DecodeJob final : public Job {
             Bytes bytes;
             if (Outcome read = column.images->get(work.row, worker.bytes, bytes); !read.ok())
                 return read;
-            if (options_.plans != nullptr &&
-                plan_image(bytes, column.views.front(), work.row, options_)) {
+            if (!options_.plans.empty() && plan_image(bytes, column.views, work.row, options_)) {
                 work.image.pass();
                 return {};
             }

@@ -114,9 +114,9 @@ struct DecodeOptions {
     // Decode at 1/2, 1/4 or 1/8 where boxes are at least so many times as large as their outputs.
     bool draft = false;
     SeekIndex* index = nullptr;  // for Decoder::use_index; null: none
-    // Crops that are planned for a GPU in place of being decoded here; null: none. Needs an index;
-    // one column, with one view without colour and `later`; no `draft`.
-    device::Plans* plans = nullptr;
+    // Crops that are planned for a GPU in place of being decoded here, one for each view; empty:
+    // none. Needs an index; one column, whose views have no colour and nothing `later`; no `draft`.
+    std::vector<device::Plans*> plans;
 };
 
 // One image of each sample, and the views of it, which are made of one decoding. All views have 3
@@ -198,9 +198,10 @@ struct JoinTable {
 std::shared_ptr<Job> join_job(std::unique_ptr<EncodedSource> images, const JoinTable& table,
                               const DecodeOptions& options);
 
-// Plans a view of an image for a GPU, if it is in its share, in `options.plans`. False: the CPU is
-// to make it, and there it says why.
-bool plan_image(const Bytes& file, const View& view, int row, const DecodeOptions& options);
+// Plans all views of an image for a GPU, if it is in its share, in `options.plans`. False: the CPU
+// is to make them, and there it says why.
+bool plan_image(const Bytes& file, const std::vector<View>& views, int row,
+                const DecodeOptions& options);
 
 // Decoded images of packed pixels, with as many channels as their view, in memory or a memory map.
 // All of them must lie in the array: nothing is checked here.

@@ -11,8 +11,8 @@ using device::Left;
 
 namespace {
 
-Left plan(const Bytes& file, const View& view, int row, const DecodeOptions& options,
-          device::Plans::Image& image) {
+Left plan(const Bytes& file, const std::vector<View>& views, size_t row,
+          const DecodeOptions& options) {
     jpeg::Frame frame;
     if (jpeg::read_frame(file.data, file.size, frame) != jpeg::Reason::none || !frame.one_scan)
         return Left::kind;
@@ -20,37 +20,53 @@ Left plan(const Bytes& file, const View& view, int row, const DecodeOptions& opt
     if (!options.limits.check(size).ok()) return Left::kind;
     if (options.exif_orientation && jpeg_orientation(file.data, file.size) != 1)
         return Left::turned;
-    Geometry geometry;
-    if (!resolve(view.geometries, row, size, view.size, geometry).ok()) return Left::box;
-    image.hash = hash_bytes(file.data, file.size);
-    image.size = file.size;
+    std::vector<Geometry> geometries(views.size());
+    for (size_t i = 0; i < views.size(); ++i) {
+        if (!resolve(views[i].geometries, static_cast<int>(row), size, views[i].size, geometries[i])
+                 .ok())
+            return Left::box;
+    }
+    device::Plans::Image& first = options.plans.front()->images[row];
+    first.hash = hash_bytes(file.data, file.size);
+    first.size = file.size;
     std::vector<uint8_t> packed;
     jpeg::Points points;
-    if (!options.index->find(image.hash, image.size, packed) ||
+    if (!options.index->find(first.hash, first.size, packed) ||
         !jpeg::unpack(frame, packed.data(), packed.size(), points))
         return Left::points;
-    const device::ResizeTaps taps(geometry, view.resample);
-    const Left left = device::plan_crop(frame, file.data, file.size, points, taps.needed,
-                                        options.plans->memory, image.plan);
-    if (left == Left::none) device::add_resize(taps, image.plan);
-    return left;
+    for (size_t i = 0; i < views.size(); ++i) {
+        const device::ResizeTaps taps(geometries[i], views[i].resample);
+        device::Plans::Image& image = options.plans[i]->images[row];
+        image.hash = first.hash;
+        image.size = first.size;
+        const Left left = device::plan_crop(frame, file.data, file.size, points, taps.needed,
+                                            options.plans[i]->memory, image.plan);
+        if (left != Left::none) return left;
+        device::add_resize(taps, image.plan);
+    }
+    // Of all views together.
+    int64_t bytes = 0;
+    for (const device::Plans* plans : options.plans)
+        bytes += static_cast<int64_t>(plans->images[row].plan.bytes_in_batch());
+    std::atomic<int64_t>& room = options.plans.front()->room;
+    if (room.fetch_sub(bytes, std::memory_order_relaxed) >= bytes) return Left::none;
+    room.fetch_add(bytes, std::memory_order_relaxed);
+    return Left::memory;
 }
 
 }  // namespace
 
-bool plan_image(const Bytes& file, const View& view, int row, const DecodeOptions& options) {
-    device::Plans& plans = *options.plans;
+bool plan_image(const Bytes& file, const std::vector<View>& views, int row,
+                const DecodeOptions& options) {
     const auto at = static_cast<size_t>(row);
-    if (at >= plans.share) return false;
-    device::Plans::Image& image = plans.images[at];
-    image.left = plan(file, view, row, options, image);
-    if (image.left != Left::none) return false;
-    const auto bytes = static_cast<int64_t>(image.plan.bytes_in_batch());
-    if (plans.room.fetch_sub(bytes, std::memory_order_relaxed) >= bytes) return true;
-    plans.room.fetch_add(bytes, std::memory_order_relaxed);
-    image.plan = {};
-    image.left = Left::memory;
-    return false;
+    if (at >= options.plans.front()->share) return false;
+    const Left left = plan(file, views, at, options);
+    for (device::Plans* plans : options.plans) {
+        device::Plans::Image& image = plans->images[at];
+        image.left = left;
+        if (left != Left::none) image.plan = {};
+    }
+    return left == Left::none;
 }
 
 }  // namespace fastload

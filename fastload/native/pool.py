@@ -341,7 +341,7 @@ class NativePool:
         check_whole: bool = False,
         draft: bool = False,
         index: SeekIndex | None = None,
-        plan: _core.DevicePlan | None = None,
+        plans: Sequence[_core.DevicePlan] = (),
         here: bool = False,
     ) -> Pending:
         """`decode_views` of several columns, whose images belong together, row by row, and have one
@@ -352,16 +352,16 @@ class NativePool:
         zeros in all views of all columns.
 
         Args:
-            plan: of one column with one view, without `draft`: its share of the images is planned
-                for a GPU by the points of the index in place of being decoded
-                (`fastload.render.jpegs_on_device`). `plan.left` then says of which this is not so:
+            plans: one for each view of one column, without `draft`: their share of the images is
+                planned for a GPU by the points of the index in place of being decoded
+                (`fastload.render.jpegs_on_device`). Their `left` then says of which this is not so:
                 those are decoded.
         """
         settings = settings or DecodeSettings()
         made = [_column(images, views) for images, views in columns]
         limit, exif = settings.max_pixels, settings.exif_orientation
         seek = None if index is None else index.native
-        return Pending(self._pool.decode(made, limit, exif, check_whole, draft, here, seek, plan))
+        return Pending(self._pool.decode(made, limit, exif, check_whole, draft, here, seek, plans))
 
     def gather_batch(
         self,

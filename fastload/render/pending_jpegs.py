@@ -28,7 +28,7 @@ Errors = Mapping[int, Exception]
 
 @dataclass(eq=False)
 class PendingJpegs:
-    """The images of a batch, of which some are planned for a device."""
+    """One view of the images of a batch, of which some are planned for a device."""
 
     host: npt.NDArray[np.uint8]
     """(B, h, w, 3): the host has made the other rows."""
@@ -41,6 +41,8 @@ class PendingJpegs:
     """For the threads of the host [seconds]."""
     between: float
     """Since the batch before it was there [seconds]."""
+    took: float = 0.0
+    """For the device, once they are made [seconds]."""
 
     @property
     def planned(self) -> list[int]:
@@ -68,7 +70,7 @@ class PendingJpegs:
             done.record(torch.cuda.current_stream(device))
             done.synchronize()
         verdicts = torch.cat(flags).cpu().numpy()
-        waited = time.perf_counter() - asked
+        self.took = time.perf_counter() - asked
         refused = [row for row, bad in zip(planned, verdicts.tolist(), strict=True) if bad]
         errors: Errors = {}
         if refused:
@@ -78,14 +80,12 @@ class PendingJpegs:
         good = sorted(set(planned) - set(refused))
         if good and not decoder.trusted:
             self._compare(images, good, decoder)
-        self.share.measured(host=self.waited, device=waited, between=self.between)
         self.share.decoded(len(good), len(refused), _seconds(begin, end), decoder.nbytes)
         return images, errors
 
     def make_on_host(self) -> tuple[npt.NDArray[np.uint8], Errors]:
         """The same on the host, without the kernels."""
         planned = self.planned
-        self.share.measured(host=self.waited, device=0.0, between=self.between)
         return self.host, self.again(planned) if planned else {}
 
     def _copy(self, images: torch.Tensor, rows: list[int]) -> None:
