@@ -301,6 +301,7 @@ def test_a_pipeline_without_one_for_validation(
         ({"pipeline": RECIPE["pipeline"], "pipeline_option": "crop=8"}, "no argument 'crop'"),
         ({"pipeline": RECIPE["pipeline"], "pipeline_option": "crop_size=a"}, "Expected `int`"),
         ({"pipeline_option": "crop_size=8"}, "pipeline_option: .*given with a pipeline"),
+        ({"pipeline": "diffusers_sdxl"}, "diffusers_sdxl adds 'original_sizes' to batches"),
     ],
 )
 def test_what_is_wrong_with_a_pipeline_is_said(

@@ -524,6 +524,11 @@ def _transform_of_one_size(
     size: tuple[int, int] | None = None
     for operation in fastload.Recipe.from_transform(transform).ops:
         size = operation.size_after(size)
+        for column, _ in operation.adds_columns:
+            raise ConfigurationError(
+                f"{setting}: {name} adds {column!r} to batches, which the networks here do not "
+                "learn from; take another."
+            )
     return transform, size
 
 
