@@ -89,10 +89,12 @@ def test_middles_paddings_and_views(folder: Path) -> None:
     assert all(view.tolist() == sizes.tolist() for view in of_views)
 
 
-def test_a_cache_holds_none_of_them(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", [(False, True, False), (True, False, True)])
+def test_a_cache_holds_none_of_them(folder: Path, tmp_path: Path, order: Any) -> None:
     """One that was built without them serves them, and the other way round."""
     steps, options = (v2.Resize((20, 20)), v2.ToImage()), CacheOptions(directory=tmp_path / "c")
-    for more in ((), (SizeAndCrop(),), ()):
+    for asked in order:
+        more = (SizeAndCrop(),) if asked else ()
         batch = batch_of(folder, *steps, *more, backend="cache", options=options)
         assert len(batch) == 2 + 2 * len(more)
     assert not list(tmp_path.glob("c/*crop*"))
