@@ -16,6 +16,14 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return _OUTPUT.sub("``` { .text .output }\n", markdown)
 
 
+_PRIVATE = re.compile(r'(?m)^ +<span class="n">_[a-z]\w*</span><span class="p">:</span>.*\n')
+"""A parameter in a signature that fastload's own parts give."""
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    return _PRIVATE.sub("", html)
+
+
 def on_post_page(output: str, page: Any, **_: Any) -> str:
     """With a script of the manual's own in its place, the search needs no network."""
     return output.replace(_FETCHED, "../" * page.url.count("/") + "search-in-files.js")

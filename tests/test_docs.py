@@ -352,6 +352,11 @@ def test_the_manual_builds_without_a_warning(tmp_path: Path) -> None:
     assert len(documented) == len({*documented}), "once each"
     assert not [name for name in documented if re.search(r"\._(?!_)", name)], "private names"
     assert not [path.name for path, text in pages.items() if "&lt;!-- output" in text]
+    private = re.compile(r'<span class="n">_[a-z]\w*</span><span class="p">:')
+    assert not [path.name for path, text in pages.items() if private.search(text)], "parameters"
+    # Of a method `__init__`, and of a class that another one is derived from.
+    assert "the gain is uniform" in pages[tmp_path / "reference" / "transforms.html"]
+    assert pages[tmp_path / "reference" / "orders.html"].count('id="fastload.Balanced.cost"') == 1
     ids = {
         path: {*re.findall(r'id="?([^">\s]+)', path.read_text())}
         for path in tmp_path.rglob("*.html")
