@@ -67,6 +67,9 @@ def rfdetr(
 def rfdetr_eval(resolution: int = 560) -> v2.Compose:
     """A transform for evaluation, into normalised float32 (3, `resolution`, `resolution`).
 
+    Args:
+        resolution: of the image [pixels].
+
     Raises:
         ConfigurationError: `resolution` is below 1.
     """
@@ -87,7 +90,19 @@ def rfdetr_batches(
 ) -> Callable[[torch.Tensor, torch.Tensor, list[dict[str, Any]]], Batch]:
     """The `batch_transform` for batches of `collate_fn="detr"`: (images, mask, targets), of one of
     the sizes, which is drawn for each batch; as they are without `multi_scale`, or with
-    `do_random_resize_via_padding`. Arguments and errors are those of `rfdetr`."""
+    `do_random_resize_via_padding`.
+
+    Args:
+        resolution: as of `rfdetr`, and so are the others.
+        multi_scale: whether batches are made in several sizes.
+        expanded_scales: whether these are 11 sizes, not 8.
+        do_random_resize_via_padding: whether a size is drawn for each image.
+        patch_size: of the model [pixels].
+        num_windows: along a side.
+
+    Raises:
+        ConfigurationError: a number is below 1.
+    """
     scales = _scales(resolution, multi_scale, expanded_scales, patch_size, num_windows)
     as_they_are = flag("do_random_resize_via_padding", do_random_resize_via_padding)
     return _Scaled(() if as_they_are or not multi_scale else scales)
