@@ -24,9 +24,12 @@ from fastload.loader import tune
 from fastload.loader.colour_place import place_by_rule
 from fastload.native import NativePool
 from fastload.recipe import Recipe
+from fastload.recipe import by_core as core_programs
 from fastload.recipe.albumentations_colour import Gamma
 from fastload.recipe.outputs import Outputs
+from fastload.recipe.split import BatchProgram
 from fastload.recipe.transforms import BGR, HSVShift
+from fastload.render.host_colour import HostColour
 from fastload.render.steps import KINDS, ColourSteps
 from fastload.sources import open_source
 from fastload.sources.kinds import IMAGE, MASK, VALUE
@@ -336,6 +339,32 @@ def test_colour_after_a_warp_is_done_by_the_core_where_batches_stay_on_the_host(
         for one, other in zip(found, expected, strict=True):
             assert torch.equal(one, other)
             assert one.stride() == other.stride()
+
+
+def test_the_core_is_given_several_images_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which torch's operations get one. The pixels do not depend on that."""
+    large = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4, 3, 400, 440), np.uint8))
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
+    counts, run = list[int](), HostColour.run
+
+    def noted(self: HostColour, images: Any, steps: Any) -> None:
+        counts.append(len(images))
+        run(self, images, steps)
+
+    monkeypatch.setattr(HostColour, "run", noted)
+    recipe = Recipe.from_transform(
+        v2.Compose([v2.RandomPerspective(p=1.0), v2.RandomEqualize(1.0)])
+    )
+    for ops in (recipe.ops, recipe.ops[:1]):
+        plain = BatchProgram(tuple(enumerate(ops)))
+        colour, (program,) = core_programs.by_core([plain], torch.device("cpu"))
+        made = [
+            one({"image": large}, {"image": IMAGE}, Draws(1, 0, np.arange(4)))["image"]
+            for one in (program, plain)
+        ]
+        assert torch.equal(*made)
+        colour.close()
+    assert counts == [3, 1]
 
 
 def _refuse(*given: object) -> None:

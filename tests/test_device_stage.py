@@ -822,7 +822,7 @@ def test_memory_that_torch_keeps_for_new_tensors_is_free(monkeypatch: pytest.Mon
 def test_converted_images_take_the_memory_of_a_batch_that_is_gone(
     monkeypatch: pytest.MonkeyPatch, layout: torch.memory_format
 ) -> None:
-    monkeypatch.setattr("fastload.recipe.split._CACHE_BYTES", 1)  # sample by sample
+    monkeypatch.setattr("fastload.recipe.split.BatchProgram.piece_bytes", 1)  # sample by sample
     program = Recipe.from_transform(v2.ToDtype(torch.float32)).split((64, 80)).programs[0]
     stage = DeviceStage(
         device=torch.device("cpu"),

@@ -138,7 +138,7 @@ def test_inputs_are_not_changed_and_memory_formats_are_kept(op: Operation) -> No
 def test_small_pieces_change_nothing(op: Operation, monkeypatch: pytest.MonkeyPatch) -> None:
     images, draws = images_of(7), draws_of(7)
     whole = run(op, images, draws)
-    monkeypatch.setattr(split_module, "_CACHE_BYTES", 1)
+    monkeypatch.setattr(split_module.BatchProgram, "piece_bytes", 1)
     pieces = run(op, images, draws)
     assert torch.equal(pieces, whole)
     assert pieces.stride() == whole.stride()
@@ -153,7 +153,7 @@ def test_conversions_in_the_memory_of_the_batch(monkeypatch: pytest.MonkeyPatch)
         kinds = {"image": IMAGE, "mask": MASK}
         wanted = program({"image": images, "mask": masks}, kinds, draws)
         with monkeypatch.context() as small:
-            small.setattr(split_module, "_CACHE_BYTES", 1)
+            small.setattr(split_module.BatchProgram, "piece_bytes", 1)
             found = program({"image": images, "mask": masks}, kinds, draws)
         for name in kinds:
             assert torch.equal(found[name], wanted[name])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,7 +27,10 @@ def by_core(
     if device.type != "cpu":
         return colour, programs
     return colour, [
-        ProgramByCore(one.ops, colour) if type(one) is BatchProgram else one for one in programs
+        ProgramByCore(one.ops, colour)
+        if type(one) is BatchProgram and any(op.has_steps for _, op in one.ops)
+        else one
+        for one in programs
     ]
 
 
@@ -36,6 +39,11 @@ class ProgramByCore(BatchProgram):
     """The same operations, with the same pixels."""
 
     colour: HostColour | None = None
+
+    piece_bytes: ClassVar[int] = 4 * BatchProgram.piece_bytes
+    """The core has nothing in float32, and what Python does once a piece is of the order of the
+    work on an image. Of 320 pixels these are 5 images: albumentations' noise, Perspective and
+    colour with masks take 4.9 ms of processor time an image in place of 7.3; more change little."""
 
     def _run(self, *arguments: Any) -> torch.Tensor:
         assert self.colour is not None

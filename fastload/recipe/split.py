@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -28,10 +28,6 @@ from fastload.sources.kinds import PixelKind
 Step = tuple[int, Operation]
 """(stream of its draws, operation)."""
 Empty: TypeAlias = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
-
-# Pixels that a CPU core works on at a time. Intermediate results in float32 take four times as much
-# and still stay in its cache; whole batches do not, and run several times slower.
-_CACHE_BYTES = 1 << 19
 
 
 def moves_pixels(ops: Iterable[Operation]) -> bool:
@@ -195,6 +191,10 @@ class BatchProgram:
     """Operations on batches, in order. Raises UnsupportedTransformError: one does not run on
     batches (Opaque)."""
 
+    piece_bytes: ClassVar[int] = 1 << 19
+    """Pixels that a CPU core works on at a time. Intermediate results in float32 take four times as
+    much and still stay in its cache; whole batches do not, and run several times slower."""
+
     ops: tuple[tuple[int, Operation], ...] = ()
     """(stream of its draws, operation)."""
 
@@ -307,7 +307,7 @@ class BatchProgram:
         piece = batch
         if mixing is None and all(tensor.device.type == "cpu" for tensor in pixels.values()):
             sample = sum(tensor[:1].numel() for tensor in pixels.values())
-            piece = max(1, _CACHE_BYTES * torch.get_num_threads() // max(sample, 1))
+            piece = max(1, self.piece_bytes * torch.get_num_threads() // max(sample, 1))
         if piece >= batch:  # a batch as small as this costs no page faults in new memory
             return {
                 name: self._run(tensor, kinds[name], draws, mixing, dtype)
