@@ -524,7 +524,7 @@ def test_no_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     class Full:
         f_frsize = 1
-        f_bavail = needed - 1
+        f_blocks = f_bfree = f_bavail = needed - 1
 
     monkeypatch.setattr(os, "statvfs", lambda path: Full())
     with pytest.raises(

@@ -389,7 +389,7 @@ def test_an_unknown_kind_is_refused() -> None:
     column = ValueArray(np.zeros((3, 4)), role="picture")
     with pytest.raises(
         SourceError,
-        match=r"column 'x': 'picture'.*boxes, image, image_list, instance_masks.*register_kind",
+        match=r"column 'x': 'picture'.*boxes, crop_corner, image, image_list.*register_kind",
     ):
         Source({"x": column}, "", "s")
     with pytest.raises(SourceError, match="'boxes' is no kind of pixels"):

@@ -112,6 +112,7 @@ def test_every_extra_that_a_message_names_is_one() -> None:
         "dali",
         "detection",
         "lance",
+        "nvrtc",
         "parquet",
         "ray",
         "remote",

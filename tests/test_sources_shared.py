@@ -223,7 +223,7 @@ def test_too_little_shared_memory(
     source = array_source()
 
     class Full:
-        f_bavail, f_frsize = 10, 1024
+        f_blocks, f_bfree, f_bavail, f_frsize = 16, 10, 10, 1024
 
     monkeypatch.setattr(os, "statvfs", lambda _: Full)
     monkeypatch.setattr(os.path, "isdir", lambda _: True)

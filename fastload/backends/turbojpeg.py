@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fastload import native
 from fastload.arguments import require
@@ -19,7 +19,6 @@ from fastload.errors import ConfigurationError
 from fastload.native.seek import SeekIndexOption
 
 if TYPE_CHECKING:
-    from fastload.backends.pixels_planned import DecodeOn
     from fastload.render.jpeg_share import OnDevice
 
 
@@ -50,7 +49,7 @@ class TurboJpegOptions(BackendOptions):
     folder of fastload's caches, for at least 256 images, at most 4 GB and a tenth of the free
     space; none where that cannot be written. A path: this file, made if it is not there. False:
     none."""
-    decode_on: DecodeOn = field(default="host", kw_only=True)
+    decode_on: Literal["auto", "host", "device"] = field(default="host", kw_only=True)
     """"device": JPEGs that the seek index knows are decoded and resized on the GPU, to the same
     pixels; what it cannot take, the host decodes (`docs/gpu-decode.md`). "auto": of each batch as
     many as pays, by what host and GPU leave idle; none where there is no GPU. "host": none."""
