@@ -161,7 +161,10 @@ _preadv: Callable[[int, list[memoryview], int], int] = getattr(os, "preadv", _re
 
 def free_bytes(folder: str | os.PathLike[str]) -> int:
     """What may still be written there by this user. Raises OSError."""
-    return shutil.disk_usage(folder).free
+    if not hasattr(os, "statvfs"):  # Windows
+        return shutil.disk_usage(folder).free
+    system = os.statvfs(folder)
+    return system.f_bavail * system.f_frsize
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
