@@ -7,7 +7,7 @@
 #   PYTHONS="python3.12 python3.13" scripts/...      these interpreters, in place of those on the PATH and of pyenv
 #   TRY=no scripts/build_wheels.sh                   build only (trying installs torch: several GB for each Python)
 #   GLIBC=2.28 scripts/build_wheels.sh               for a glibc as old as this (`manylinux_2_28`), by Zig's compiler
-#   GLIBC=2.28 MACHINE=aarch64 scripts/...           for another machine: built, not tried
+#   GLIBC=2.28 MACHINE=aarch64 scripts/...           for another machine: it compiles, no wheel was finished yet
 #   LIBRARIES=folder GLIBC=2.28 scripts/...          what scripts/wheel_libraries.sh made is there, or is put there
 #
 # Needs g++, libjpeg-dev, libisal-dev and libwebp-dev; auditwheel copies these libraries into the wheel under names of its
@@ -89,7 +89,10 @@ for python in $found; do
                 CMAKE_ARGS="-DFASTLOAD_LINK_LIBJPEG=ON -DFASTLOAD_STABLE_ABI=ON $CMAKE" \
                 "$bin/python" -m build -q --wheel --config-setting=wheel.py-api=cp312 --outdir "$work/plain-$version" .
         )
-        PATH="$bin:$PATH" "$bin/python" -m auditwheel repair ${GLIBC:+--plat "manylinux_${GLIBC/./_}_$MACHINE"} \
+        # auditwheel takes the names of this machine's platforms only; of another machine it finds the name itself.
+        platform=()
+        if [ -n "$GLIBC" ] && [ "$MACHINE" = "$(uname -m)" ]; then platform=(--plat "manylinux_${GLIBC/./_}_$MACHINE"); fi
+        PATH="$bin:$PATH" "$bin/python" -m auditwheel repair "${platform[@]}" \
             --wheel-dir "$work/repaired-$version" "$work/plain-$version"/*.whl >"$work/auditwheel.log" 2>&1 \
             || { cat "$work/auditwheel.log" >&2; exit 1; }
         wheel=$(echo "$work/repaired-$version"/*.whl)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <system_error>
 #include <utility>
 
@@ -80,7 +81,12 @@ Outcome read_file(int file, int64_t offset, int64_t length, int64_t most,
 // Asks the system to read `length` bytes ahead, 0 for all that follow. If it does not, only the
 // later read takes longer.
 void advise(int file, int64_t offset, int64_t length) {
+#ifdef __APPLE__
+    struct radvisory range = {offset, static_cast<int>(std::min<int64_t>(length, INT_MAX))};
+    if (length > 0) (void)::fcntl(file, F_RDADVISE, &range);
+#else
     (void)::posix_fadvise(file, offset, length, POSIX_FADV_WILLNEED);
+#endif
 }
 
 // Closes a file at the end of a block; -1: there is none.

@@ -216,8 +216,13 @@ std::vector<int64_t> folder_stamps(const std::string& root, const std::vector<st
         const auto nanoseconds = [](const timespec& time) {
             return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec;
         };
+#ifdef __APPLE__
+        stamps[4 * row] = nanoseconds(found.st_mtimespec);
+        stamps[4 * row + 1] = nanoseconds(found.st_ctimespec);
+#else
         stamps[4 * row] = nanoseconds(found.st_mtim);
         stamps[4 * row + 1] = nanoseconds(found.st_ctim);
+#endif
         stamps[4 * row + 2] = static_cast<int64_t>(found.st_ino);
         stamps[4 * row + 3] = static_cast<int64_t>(found.st_dev);
     });

@@ -2,11 +2,11 @@
 // a GPU, under sanitizers, and to count.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <vector>
-
-#include <pthread.h>
 
 #include "image.hpp"
 
@@ -14,17 +14,44 @@ namespace fastload::device {
 
 class BatchPlan;
 
+// Where threads of the host wait for each other, again and again. (macOS has no pthread_barrier_t,
+// C++17 no std::barrier.)
+class Meeting {
+  public:
+    explicit Meeting(unsigned threads) : threads_(threads) {}
+
+    // Returns when as many threads have called it.
+    void wait() {
+        std::unique_lock<std::mutex> lock(mutex_);
+        if (++there_ == threads_) {
+            there_ = 0;
+            ++turn_;
+            all_.notify_all();
+            return;
+        }
+        const uint64_t turn = turn_;
+        all_.wait(lock, [&] { return turn_ != turn; });
+    }
+
+  private:
+    const unsigned threads_;
+    std::mutex mutex_;
+    std::condition_variable all_;
+    unsigned there_ = 0;
+    uint64_t turn_ = 0;
+};
+
 // What a kernel on the host knows of its block. `threads` of it are run by 1 / `step` each by
 // `step` threads of the host, this one from thread `first` on.
 struct HostBlock {
     uint32_t index = 0;    // of the block in its grid
     uint32_t threads = 0;  // of the block
     uint32_t first = 0, step = 1;
-    void* shared = nullptr;             // the block's memory
-    pthread_barrier_t* meet = nullptr;  // of the threads of the host; null where there is one
+    void* shared = nullptr;   // the block's memory
+    Meeting* meet = nullptr;  // of the threads of the host; null where there is one
 
     void barrier() const {
-        if (meet != nullptr) pthread_barrier_wait(meet);
+        if (meet != nullptr) meet->wait();
     }
 };
 

@@ -15,8 +15,7 @@ template <typename Memory, typename Arguments>
 void launch_on_host(void (*kernel)(const HostBlock&, const Arguments&), uint64_t blocks,
                     int block_threads, const Arguments& arguments, unsigned threads) {
     const auto memory = std::make_unique<Memory>();
-    pthread_barrier_t meet;
-    if (threads > 1) pthread_barrier_init(&meet, nullptr, threads);
+    Meeting meet(threads);
     auto run = [&](unsigned first) {
         HostBlock block;
         block.threads = static_cast<uint32_t>(block_threads);
@@ -37,7 +36,6 @@ void launch_on_host(void (*kernel)(const HostBlock&, const Arguments&), uint64_t
     for (unsigned i = 1; i < threads; ++i) others.emplace_back(run, i);
     run(0);
     for (std::thread& other : others) other.join();
-    if (threads > 1) pthread_barrier_destroy(&meet);
 }
 
 // The memory of a block that shares none.
