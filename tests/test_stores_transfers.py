@@ -8,7 +8,7 @@ import shutil
 import ssl
 import subprocess
 import threading
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload import stores
 from fastload.errors import CancelledReadError
-from fastload.stores import base, objects, transfers
+from fastload.stores import aws, base, objects, transfers
 from fastload.stores.base import ChangedError, Range, StoreError
 from fastload.stores.reads import Reads
 from tests import images
@@ -294,6 +294,29 @@ def test_signatures_are_of_the_keys_that_are_set(
     stores.forget()
     assert read() == DATA
     assert server.signed[-1] == ""
+
+
+def test_a_program_for_credentials_is_asked_when_a_request_is_signed(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before: it may take long, and fail."""
+    asked = list[int]()
+
+    def provide() -> dict[str, Any]:
+        asked.append(1)
+        until = datetime.now(timezone.utc) + timedelta(hours=1)
+        keys = {"access_key_id": "AKIAPROVIDED", "secret_access_key": "SECRET", "token": "TOKEN"}
+        return keys | {"expires_at": until}
+
+    monkeypatch.delenv("AWS_SKIP_SIGNATURE")
+    monkeypatch.setattr(aws, "settings", lambda: {"credential_provider": provide})
+    stores.forget()
+    server.objects["bucket/x"] = DATA
+    assert "libcurl/" in stores.by_whom(URL)
+    assert not asked
+    assert [read(), read()] == [DATA] * 2
+    assert len(asked) == 1
+    assert all("Credential=AKIAPROVIDED/" in each for each in server.signed)
 
 
 def test_the_thread_goes_with_the_store(server: ObjectServer) -> None:
