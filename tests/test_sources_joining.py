@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import struct
 import warnings
@@ -564,7 +565,11 @@ def test_a_file_of_rows_that_changes_meanwhile_is_an_error(
             save_file({"n": torch.from_numpy(np.stack([latent(n) for n in order]))}, path)
         else:
             save_file({STEMS[n]: torch.from_numpy(latent(n)) for n in order}, path)
+        # Clocks of files move every 4 ms or so: two writes may have one time.
+        times.append(times[-1] + 1_000_000_000)
+        os.utime(path, ns=(times[-1], times[-1]))
 
+    times = [1_700_000_000_000_000_000]
     write(SHUFFLED)
     by = "index" if kind == "rows" else "name"
     opened = fastload.join(root / "images", {"n": path}, by=by)
