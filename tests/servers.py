@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -206,15 +207,16 @@ def _answers(url: str) -> bool:
 
 
 def free_port(also: int = 0) -> int:
-    """A port of loopback that nobody has; `also`: as the one that much above it."""
+    """A port of loopback that nobody has; `also`: as the one that much above it.
+
+    Below 32,768, from where on the system gives ports to those who ask for any: a server takes
+    seconds to bind its port, and another test's must not answer there meanwhile."""
     for _ in range(1000):
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port: int = one.getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                if also:
-                    other.bind(("127.0.0.1", port + also))
-                return port
+        port = 10_240 + secrets.randbelow(22_000 - 10_240)
+        with socket.socket() as one, socket.socket() as other, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            other.bind(("127.0.0.1", port + also if also else 0))
+            return port
     raise NotHere(f"no free port with one {also} above it")
 
 
