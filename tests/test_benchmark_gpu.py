@@ -243,7 +243,7 @@ def test_checks_tell_right_from_wrong_pixels(
     monkeypatch.setattr(
         checks,
         "_images",
-        lambda setting, v, device: made(setting, v, device) // (3 if v == darker else 1),
+        lambda given, v, *more: made(given, v, *more) // (3 if v == darker else 1),
     )
     assert checks._pixels(setting, darker)["wrong"] == 1
 
