@@ -81,7 +81,7 @@ void bind_fetch(nb::module_& m) {
         .def("__init__", &make_fetcher, "connect"_a, "silence"_a, "answer"_a, "ca_file"_a = "",
              "ca_folder"_a = "", "proxy"_a = "", "agent"_a = "",
              "headers"_a = std::vector<std::string>(), "limit"_a = 32, "rate"_a = 0.0)
-        .def_static("library", &Fetcher::library)
+        .def_static("version", &Fetcher::version)
         .def_static("words", &Fetcher::words, "code"_a)
         .def("ask", &ask, "fetch"_a, "rows"_a, "urls"_a, "starts"_a, "lengths"_a)
         .def("drop", &Fetcher::drop, "fetch"_a, nb::call_guard<WithoutGil>())

@@ -592,7 +592,7 @@ void Fetcher::State::release() {
 
 bool Fetcher::available() { return curl_library() != nullptr; }
 
-std::string Fetcher::library() {
+std::string Fetcher::version() {
     const Curl* curl = curl_library();
     return curl == nullptr ? "" : curl->version();
 }

@@ -128,7 +128,7 @@ class Fetcher {
 
     static bool available();
     // Such as "libcurl/7.88.1 OpenSSL/3.0.19"; empty where it is not here.
-    static std::string library();
+    static std::string version();
     // libcurl's words for a code.
     static std::string words(int code);
 

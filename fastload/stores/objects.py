@@ -161,7 +161,7 @@ class ObjectStore(Store):
             if compared
             else "no answer so far had a checksum that bytes were compared with"
         )
-        return f"by {self._transfers.library} in the native core; {words}"
+        return f"by {self._transfers.fetched_by} in the native core; {words}"
 
     # -- What `Transfers` asks for -----------------------------------------------------------------
 

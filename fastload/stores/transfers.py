@@ -116,7 +116,7 @@ class Transfers:
         """
         self._core = _core()
         self._owner: Owner = weakref.proxy(owner)  # which has this: both go at once
-        self.library = str(self._core.Fetcher.library()).split(" ")[0]
+        self.fetched_by = str(self._core.Fetcher.version()).split(" ")[0]
         self.compared: dict[str, int] = {}
         """By header, of how many objects the bytes were compared with their checksum."""
         self._fetcher = self._core.Fetcher(
@@ -277,7 +277,7 @@ class Transfers:
 def missing() -> str:
     """Why the core cannot fetch, or nothing: it is not built, or there is no libcurl."""
     try:
-        return "" if _core().Fetcher.library() else "there is no libcurl.so.4 from 7.62 on"
+        return "" if _core().Fetcher.version() else "there is no libcurl.so.4 from 7.62 on"
     except ImportError:
         return "the native core is not built"
 
