@@ -132,6 +132,7 @@ def test_batches_of_other_images_are_refused(parts: Any) -> None:
         (lambda: pipelines.ijepa(crop_scale=(0.5, 0.3)), "crop_scale: must be"),
         (lambda: pipelines.ijepa_masks(224, 128), "input_size: must be at least 256 pixels"),
         (lambda: pipelines.ijepa_masks((1, 2, 3)), "input_size: must be a side, or"),
+        (lambda: pipelines.ijepa_masks(224.0), "input_size: must be an int"),  # type: ignore[arg-type]
         (lambda: pipelines.ijepa_masks(aspect_ratio=(0, 1)), "aspect_ratio: must be"),
         (lambda: pipelines.ijepa_masks(nenc=0), "nenc: must be an int of at least 1"),
         (lambda: pipelines.ijepa_masks(96), "pred_mask_scale: some would have .* of 6 x 6 patches"),

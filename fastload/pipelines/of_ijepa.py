@@ -11,6 +11,7 @@ to do it when it was run.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ def ijepa_masks(
     min_keep: int = 10,
     *,
     allow_overlap: bool = False,
-) -> Any:
+) -> Callable[..., tuple[list[Any], Masks, Masks]]:
     """The `batch_transform`: of the parts of a batch, such as images and labels, a tuple of the
     list of these, the masks of the contexts and those of the targets: each a list of int64 (B, K),
     numbers of patches, row by row, in order.
@@ -80,7 +81,7 @@ def ijepa_masks(
             one way, or a context or a target could have `min_keep` patches or fewer; and of a batch
             whose images have another size.
     """
-    sides = (input_size, input_size) if isinstance(input_size, int) else tuple(input_size)
+    sides = input_size if isinstance(input_size, tuple | list) else (input_size, input_size)
     require("input_size", len(sides) == 2, "a side, or (height, width)", input_size)
     patch = integer("patch_size", patch_size, 1)
     height, width = (integer("input_size", side, 1) // patch for side in sides)
