@@ -76,7 +76,7 @@ class PendingJpegs:
         if refused:
             self._drop(refused)
             errors = self.again(refused)
-            self._copy(images, refused)
+            self._copy(images, refused, waits=True)
         good = sorted(set(planned) - set(refused))
         if good and not decoder.trusted:
             self._compare(images, good, decoder)
@@ -88,11 +88,12 @@ class PendingJpegs:
         planned = self.planned
         return self.host, self.again(planned) if planned else {}
 
-    def _copy(self, images: torch.Tensor, rows: list[int]) -> None:
-        """Rows of the host to the device, neighbours together."""
+    def _copy(self, images: torch.Tensor, rows: list[int], *, waits: bool = False) -> None:
+        """Rows of the host to the device, neighbours together. `waits`: until they are there; the
+        host's memory, which may be page-locked, is given to a later batch afterwards."""
         for first, end in _runs(rows):
             part = torch.from_numpy(self.host[first:end])
-            images[first:end].copy_(part, non_blocking=True)
+            images[first:end].copy_(part, non_blocking=not waits)
 
     def _drop(self, rows: list[int]) -> None:
         """Have the index forget the points of these rows."""
@@ -120,7 +121,7 @@ class PendingJpegs:
             )
         self.share.stop(why)
         logger.warning("decode_on='auto': %s, which decodes all from here on.", why)
-        self._copy(images, rows)
+        self._copy(images, rows, waits=True)
 
 
 def _runs(rows: list[int]) -> Iterator[tuple[int, int]]:
