@@ -300,7 +300,7 @@ def needs_dictionary(page: Data) -> bool:
     try:
         header, _ = read_struct(page)
         encoding = header[5][2] if 5 in header else header[8][4]
-    except (ThriftError, TypeError, KeyError) as error:
+    except (ThriftError, TypeError, LookupError) as error:
         raise OSError(f"it is damaged (no page of data: {error})") from error
     return encoding in _DICTIONARY
 
@@ -339,10 +339,13 @@ def pieces_of(files: Sequence[Footer], field: str) -> tuple[Pieces, int]:
                 raise TypeError("another schema")
             optional = nulls
             chunks = _chunks(metadata[4], leaf, row)
-        except (ThriftError, KeyError, TypeError, IndexError, AttributeError) as error:
+            rows = sum(chunk.rows for chunk in chunks)
+            if rows != metadata[3]:
+                raise TypeError(f"{rows:,} rows in row groups, {metadata[3]!r} in all")
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise _unreadable(file.path, f"its metadata are damaged: {error!r}") from error
         chunks_of.append(chunks)
-        row += sum(chunk.rows for chunk in chunks)
+        row += rows
     pages_of = _pages_of(files, chunks_of)
     every, lacking = [c for chunks in chunks_of for c in chunks], -1
     parts = []
@@ -387,18 +390,27 @@ def _leaf_of(elements: list[Struct], field: str) -> tuple[int, tuple[str, ...], 
 def _chunks(groups: list[Struct], leaf: int, row: int) -> list[_Chunk]:
     chunks = []
     for group in groups:
-        rows, chunk = group[3], group[1][leaf]
+        rows, chunk = _number(group[3]), group[1][leaf]
         if chunk.get(8) is not None or chunk.get(9) is not None or chunk.get(1):
             raise TypeError("a column that is encrypted, or in another file")
         column = chunk[3]
-        data, dictionary = column[9], column.get(11, 0)
+        data, dictionary = _number(column[9]), _number(column.get(11, 0))
         start = dictionary if 0 < dictionary < data else data
         missing = bool((column.get(12) or {}).get(3))
-        index = (chunk[4], chunk[5]) if 4 in chunk and 5 in chunk else None
+        index = (_number(chunk[4]), _number(chunk[5])) if 4 in chunk and 5 in chunk else None
+        length, codec = _number(column[7]), _number(column[4])
         if rows:
-            chunks.append(_Chunk(row, rows, start, column[7], column[4], missing, index))
+            chunks.append(_Chunk(row, rows, start, length, codec, missing, index))
         row += rows
     return chunks
+
+
+def _number(value: Any) -> int:
+    """A number that the metadata give. Raises TypeError: it is none, or can be no place in a
+    file: sums of these fit into 64 bits."""
+    if type(value) is not int or not 0 <= value < 1 << 48:
+        raise TypeError(f"{value!r} in the place of a number")
+    return value
 
 
 def _pages_of(
@@ -411,9 +423,12 @@ def _pages_of(
         for chunk in chunks:
             if chunk.offset_index is None:
                 continue
-            at = chunk.offset_index[0] - file.start
-            if at >= 0 and at + chunk.offset_index[1] <= len(file.data):
-                pages[chunk.row] = _pages_in(file, file.data[at : at + chunk.offset_index[1]])
+            start, length = chunk.offset_index
+            if start + length > file.size:
+                raise _unreadable(file.path, "its metadata name bytes that it does not have")
+            at = start - file.start
+            if at >= 0:
+                pages[chunk.row] = _pages_in(file, file.data[at : at + length])
             else:
                 asked.append((file, chunk))
     spans = [chunk.offset_index or (0, 0) for _, chunk in asked]
@@ -427,9 +442,9 @@ def _pages_of(
 def _pages_in(file: Footer, data: Data) -> npt.NDArray[np.int64]:
     try:
         index, _ = read_struct(data)
-        rows = [(page[1], page[2], page[3]) for page in index[1]]
+        rows = [[_number(page[field]) for field in (1, 2, 3)] for page in index[1]]
         return np.array(rows, np.int64).reshape(-1, 3)
-    except (ThriftError, KeyError, TypeError, OverflowError) as error:
+    except (ThriftError, LookupError, TypeError) as error:
         raise _unreadable(file.path, f"an offset index is damaged: {error!r}") from error
 
 
