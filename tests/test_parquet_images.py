@@ -16,11 +16,18 @@ import torch
 from torchvision.transforms import v2
 
 import fastload
+from fastload import stores
 from fastload.errors import ConfigurationError, DecodeError, SourceError
 from fastload.sources import open_source
 from fastload.sources.buffers import PathTable
 from fastload.sources.parquet_images import ParquetImages
-from fastload.sources.parquet_pieces import footers, pieces_of
+from fastload.sources.parquet_pieces import (
+    Footer,
+    Pieces,
+    footers,
+    needs_dictionary,
+    pieces_of,
+)
 from fastload.sources.thrift_compact import I32, ThriftError, read_struct, written
 from tests import images
 from tests.objectserver import ObjectServer
@@ -154,8 +161,53 @@ def test_damaged_metadata_are_refused_by_name(data: Path) -> None:
         path.write_bytes(damaged)
         with contextlib.suppress(SourceError, OSError):  # and not one of Python's own
             column = open_source(data).source.encoded["image"]
-            for row in range(0, len(column), 10):
-                column.read(row)
+            assert len(column) == COUNT
+            for row in range(0, COUNT, 10):
+                assert column.read(row) == PHOTOS[row]
+
+
+def of(**fields: Any) -> bytes:
+    """The metadata of a file of two rows in one row group of a column `x`, some fields of it
+    another."""
+    column = {4: I32(0), 7: 50, 9: 4, **fields.get("column", {})}
+    group = {1: [{3: column, **fields.get("chunk", {})}], 3: fields.get("rows", 2)}
+    names = [{4: b"schema", 5: I32(1)}, {1: I32(6), 3: I32(0), 4: fields.get("name", b"x")}]
+    return written({2: names, 3: 2, 4: [group]})
+
+
+def pieces_in(metadata: bytes, data: bytes = bytes(100)) -> Pieces:
+    return pieces_of([Footer("x.parquet", len(data), (len(data), 0), 0, data, metadata)], "x")[0]
+
+
+def test_numbers_that_are_none_or_of_another_file_are_refused() -> None:
+    assert pieces_in(of()).rows == 2
+    for fields in (
+        {"name": b"\xff"},
+        {"rows": 3},
+        {"rows": -2},
+        {"column": {4: {1: 1}}},
+        {"column": {7: 97}},
+        {"column": {7: 1 << 62}},
+        {"column": {9: b"4"}},
+        {"column": {11: {1: 1}}},
+        {"chunk": {4: 90, 5: I32(11)}},
+        {"chunk": {4: -90, 5: I32(1)}},
+        {"chunk": {4: 0, 5: I32(2**31 - 1)}},
+    ):
+        with pytest.raises(SourceError, match=r"x.parquet: cannot be read as Parquet"):
+            pieces_in(of(**fields))
+    for page in (
+        {1: 4, 2: 9},
+        {1: {1: 1}, 2: 9, 3: 0},
+        {1: 4, 2: [1], 3: 0},
+        {1: 1 << 69, 2: 9, 3: 0},
+    ):
+        index = written({1: [page]})
+        with pytest.raises(SourceError, match="an offset index is damaged"):
+            pieces_in(of(chunk={4: 0, 5: I32(len(index))}), index + bytes(100))
+    for header in ({}, {5: 1}, {5: [1]}, {8: {1: 1}}):
+        with pytest.raises(OSError, match="no page of data"):
+            needs_dictionary(written(header))
 
 
 # -- Orders ----------------------------------------------------------------------------------------
@@ -311,6 +363,33 @@ def test_a_file_that_is_written_again_is_an_error(data: Path) -> None:
     with pytest.raises(OSError, match="00001.* was written again since it was opened"):
         column.read(60)
     assert column.read(1) == PHOTOS[1]
+
+
+def test_a_file_that_is_written_again_while_it_is_read_is_an_error(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    column = open_source(data).source.encoded["image"]
+    read = stores.read_views
+
+    def slow(wanted: Any) -> Any:
+        path = data / "train-00001-of-00002.parquet"
+        write(path, slice(0, COUNT - 51))
+        os.utime(path, ns=(1, 1))
+        return read(wanted)
+
+    monkeypatch.setattr(stores, "read_views", slow)
+    with pytest.raises(OSError, match="00001.* was written again since it was opened"):
+        column.read(60)
+
+
+def test_what_others_unpacked_of_a_file_written_since_is_not_taken(data: Path) -> None:
+    column = open_source(data).source.encoded["image"]
+    path = data / "train-00001-of-00002.parquet"
+    write(path, slice(0, COUNT - 51))
+    os.utime(path, ns=(1, 1))
+    assert open_source(data).source.encoded["image"].for_any_order().read(51) == PHOTOS[0]
+    with pytest.raises(SourceError, match="00001.* was written again since it was opened"):
+        column.for_any_order()
 
 
 def test_damage_in_one_row_group_is_named_and_others_are_served(

@@ -19,6 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from fastload import stores
+from fastload.errors import SourceError
 from fastload.files import is_remote, state_of
 from fastload.sources.buffers import Int64Array, PathTable, PickledByReference
 from fastload.sources.columns import EncodedFiles, EncodedImages
@@ -98,7 +99,14 @@ class ParquetImages(PickledByReference, EncodedImages):
     def for_any_order(self) -> EncodedFiles:
         from fastload.sources.parquet_unpacked import unpacked
 
-        return unpacked(self.files.all_held(), self.name, self.pieces, self.views, self.role)
+        paths = self.files.all_held()
+        versions = self.states[:, 0].tolist() if self.waits else [0] * len(paths)
+        made = unpacked(paths, versions, self.name, self.pieces, self.views, self.role)
+        try:  # another process may have unpacked what was written since this one read the numbers
+            self.check(range(len(paths)))
+        except OSError as error:
+            raise SourceError(f"{error}.") from error
+        return made
 
     def ranges_of(self, piece: int) -> list[stores.Range]:
         """What is read for a piece, in parts that are not too long."""
@@ -244,18 +252,21 @@ class PieceReader:
         tries again."""
         column, pieces = self._column, self._pieces
         try:
-            column.check(sorted({int(pieces.file[piece]) for piece in mine}))
+            files = sorted({int(pieces.file[piece]) for piece in mine})
+            column.check(files)
             data = self._parts([column.ranges_of(piece) for piece in mine])
-            lacking = list[int]()
-            for (piece, one), parts in zip(mine.items(), data, strict=True):
+            lacking, damaged = list[int](), dict[int, OSError]()
+            for piece, parts in zip(mine, data, strict=True):
                 try:
                     if pieces.dictionary_length[piece] and needs_dictionary(parts[0]):
                         lacking.append(piece)
                 except OSError as error:
-                    one.error = error
+                    damaged[piece] = error
             found = self._parts([column.dictionary_of(piece) for piece in lacking])
+            column.check(files)  # it may have been written again since the check above
             dictionaries = dict(zip(lacking, map(b"".join, found), strict=True))
             for (piece, one), parts in zip(mine.items(), data, strict=True):
+                one.error = damaged.get(piece)
                 if one.error is None:
                     self._decode(piece, one, parts, dictionaries.get(piece))
         finally:

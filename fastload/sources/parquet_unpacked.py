@@ -33,6 +33,7 @@ _AT_ONCE = 64 << 20
 
 def unpacked(
     files: Sequence[str],
+    versions: Sequence[int],
     name: str,
     pieces: Pieces,
     views: Callable[[Int64Array], Sequence[stores.Data]],
@@ -41,6 +42,7 @@ def unpacked(
     """The images of the column `name`, in a file of their bytes; made now if there is none.
 
     Args:
+        versions: of the files when their data set was opened, of those in a store; 0: not known.
         views: gives the bytes of rows. Raises OSError.
 
     Raises:
@@ -49,7 +51,7 @@ def unpacked(
     folder = cache_home() / "parquet"
     data = folder / "none"
     try:
-        states = [_state_of(path) for path in files]
+        states = [_state_of(*each) for each in zip(files, versions, strict=True)]
         key = hashlib.blake2b(repr((name, *states)).encode(), digest_size=16).hexdigest()
         data, table = (folder / f"{key}.{ending}" for ending in ("bytes", "index"))
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,11 +80,10 @@ def unpacked(
     return EncodedFiles(paths, role, starts, ends - starts, names)
 
 
-def _state_of(path: str) -> tuple[Any, ...]:
+def _state_of(path: str, version: int) -> tuple[Any, ...]:
     """Identifies the file that was unpacked. Raises OSError."""
     size = stores.size_of(path)
     if stores.is_remote(path):
-        version = int(stores.versions_of([path])[0])
         return path, size, version, b"" if version else _some_of(path, size)
     # Not by its time alone: copies that keep it (rsync -t, cp -p) replace one file by another.
     return os.path.realpath(path), size, os.stat(path).st_mtime_ns, _some_of(path, size)
