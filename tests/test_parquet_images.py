@@ -179,6 +179,14 @@ def pieces_in(metadata: bytes, data: bytes = bytes(100)) -> Pieces:
     return pieces_of([Footer("x.parquet", len(data), (len(data), 0), 0, data, metadata)], "x")[0]
 
 
+def test_encrypted_files_are_refused_by_that_word(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"cannot be read as Parquet \(a column is encrypted"):
+        pieces_in(of(chunk={8: {1: {}}}))
+    (tmp_path / "x.parquet").write_bytes(bytes(100) + b"PARE")
+    with pytest.raises(SourceError, match="its metadata are encrypted"):
+        footers([str(tmp_path / "x.parquet")])
+
+
 def test_numbers_that_are_none_or_of_another_file_are_refused() -> None:
     assert pieces_in(of()).rows == 2
     for fields in (

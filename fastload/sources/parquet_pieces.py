@@ -29,7 +29,7 @@ from fastload.sources.buffers import Int64Array, PickledByReference
 from fastload.sources.thrift_compact import I32, Struct, ThriftError, read_struct, written
 from fastload.stores import Data
 
-_MAGIC = b"PAR1"
+_MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _BYTE_ARRAY, _PLAIN = 6, 0
 """Of the types of values, and of encodings."""
 _DICTIONARY = (2, 8)
@@ -76,6 +76,8 @@ def _some_footers(paths: Sequence[str]) -> list[Footer]:
     tails = _read(paths, starts, sizes, states)
     longer = []
     for number, (path, size, tail) in enumerate(zip(paths, sizes, tails, strict=True)):
+        if tail[-4:] == _ENCRYPTED:
+            raise _unreadable(path, "its metadata are encrypted")
         if tail[-4:] != _MAGIC:
             raise _unreadable(path, "it does not end as a Parquet file does")
         length = int.from_bytes(tail[-8:-4], "little")
@@ -341,7 +343,9 @@ def pieces_of(files: Sequence[Footer], field: str) -> tuple[Pieces, int]:
             chunks = _chunks(metadata[4], leaf, row)
             rows = sum(chunk.rows for chunk in chunks)
             if rows != metadata[3]:
-                raise TypeError(f"{rows:,} rows in row groups, {metadata[3]!r} in all")
+                raise TypeError(f"{counted(rows, 'row')} in row groups, {metadata[3]!r} in all")
+        except NotImplementedError as error:
+            raise _unreadable(file.path, error) from error
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise _unreadable(file.path, f"its metadata are damaged: {error!r}") from error
         chunks_of.append(chunks)
@@ -392,7 +396,7 @@ def _chunks(groups: list[Struct], leaf: int, row: int) -> list[_Chunk]:
     for group in groups:
         rows, chunk = _number(group[3]), group[1][leaf]
         if chunk.get(8) is not None or chunk.get(9) is not None or chunk.get(1):
-            raise TypeError("a column that is encrypted, or in another file")
+            raise NotImplementedError("a column is encrypted, or in another file")
         column = chunk[3]
         data, dictionary = _number(column[9]), _number(column.get(11, 0))
         start = dictionary if 0 < dictionary < data else data
