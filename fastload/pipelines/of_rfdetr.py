@@ -118,7 +118,7 @@ class _Scaled:
         self, images: torch.Tensor, mask: torch.Tensor, targets: list[dict[str, Any]]
     ) -> Batch:
         if self.scales:
-            size = self.scales[int(torch.randint(len(self.scales), ()))]
+            size = self.scales[int(torch.randint(len(self.scales), (), device="cpu"))]
             images = interpolate(images, size=size, mode="bilinear", align_corners=False)
             mask = interpolate(mask[:, None].float(), size=size, mode="nearest")[:, 0].bool()
         return images, mask, targets

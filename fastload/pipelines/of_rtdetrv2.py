@@ -97,7 +97,7 @@ class _Scaled:
         self, images: torch.Tensor, mask: torch.Tensor, targets: list[dict[str, Any]]
     ) -> Batch:
         if self.scales is not None:
-            size = self.scales[int(torch.randint(len(self.scales), ()))]
+            size = self.scales[int(torch.randint(len(self.scales), (), device="cpu"))]
             images = interpolate(images, size=size)
         return images, targets
 
