@@ -117,6 +117,8 @@ def test_listings_are_entries_in_order() -> None:
             assert listed[listed.place_of(name, near)].name == name
         assert listed.place_of("none", near) == listed.place_of("\ud800", near) == -1
     assert listed[listed.place_of("same")].is_folder  # the last of one name
+    for at in (0, 500):  # of a listing, and asked for alone
+        assert Listed.of([listed[at]]).stamp == Listed.of([wanted[at]]).stamp
     assert Listed.of(entries[::-1]).stamp == listed.stamp
     stamps = {listed.stamp, Listed.of(entries[1:]).stamp}
     for change in ({"size": 9}, {"etag": '"new"'}, {"name": "new"}):

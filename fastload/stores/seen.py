@@ -208,16 +208,16 @@ class Listed(Sequence[Entry]):
 
 
 def digest_of_entry(entry: Entry) -> int:
-    """128 bits of an entry's name, size and ETag; 0 for the index."""
+    """128 bits of an entry's name, size and version; 0 for the index."""
     if entry.name == INDEX_NAME:
         return 0
-    text = f"{entry.name}\0{entry.is_folder}\0{entry.size}\0{plain_etag(entry.etag)}"
+    text = f"{entry.name}\0{entry.is_folder}\0{entry.size}\0{entry.version}"
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     return int.from_bytes(digest, "little")
 
 
 def stamp_of(entries: Sequence[Entry]) -> str:
-    """As `Listed.stamp`, of a few entries with their ETags."""
+    """As `Listed.stamp`, of a few entries."""
     return Listed.of(entries).stamp
 
 
