@@ -25,7 +25,8 @@ class ObjectServer:
     """By `bucket/name`."""
     faults: dict[str, list[str]] = field(default_factory=dict)
     """By `bucket/name` (or "list"), what the next requests get: "503", "403", "reset", "truncated",
-    "slow", "stall" (half of the body, then nothing), "mute" (nothing), "whole" (all of the object,
+    "slow", "stall" (half of the body, then nothing), "chunks" (half of the body in a chunk, and the
+    last chunk), "mute" (nothing), "whole" (all of the object,
     whatever part is asked for), "page" (one to log in, as a proxy answers), "dated page";
     a status may be followed by words for the body."""
     unversioned: bool = False
@@ -147,6 +148,12 @@ def object_server(tls: ssl.SSLContext | None = None) -> Iterator[ObjectServer]:
                     return
                 data, status = data[start : end + 1], 206
                 headers["Content-Range"] = f"bytes {start}-{start + len(data) - 1}/{whole}"
+            if fault == "chunks":
+                half = data[: len(data) // 2]
+                headers["Transfer-Encoding"] = "chunked"
+                self._send(status, data, headers, with_body=False)
+                self.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(half), half))
+                return
             cut = fault in ("truncated", "stall")
             self._send(status, data, headers, with_body=with_body, cut=cut)
             if fault == "stall":

@@ -153,6 +153,17 @@ def test_an_answer_without_a_length(server: ObjectServer) -> None:
         read(0, None)
 
 
+@pytest.mark.parametrize("part", [(0, None), (5, None), (5, 10)])
+def test_an_answer_in_chunks_that_ends_early(
+    part: tuple[int, int | None], server: ObjectServer
+) -> None:
+    server.objects["bucket/x"] = DATA
+    server.faults["bucket/x"] = ["chunks", "chunks"]
+    start, length = part
+    assert read(*part) == DATA[start : None if length is None else start + length]
+    assert len(server.reads_of("bucket/x")) == 3
+
+
 # -- When it is asked for again --------------------------------------------------------------------
 
 

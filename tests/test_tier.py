@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -597,6 +598,35 @@ def test_a_forked_process_has_a_writer_of_its_own(tier: Tier) -> None:
     assert tier._process == os.getpid()
     tier.flush()
     assert tier.get(NAMES[1]) == WANTED[0]
+
+
+def test_a_forked_process_waits_for_no_thread_of_its_parent(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(tier, monkeypatch)
+    tier.read(NAMES[:1], bytes_for, later=True)
+    assert slow.began.wait(LIMIT)
+    child = multiprocessing.get_context("fork").Process(target=tier._write_later.flush)
+    child.start()
+    child.join(LIMIT)
+    ended = child.exitcode
+    child.kill()
+    slow.may.set()
+    tier.flush()
+    assert ended == 0
+
+
+def test_where_no_thread_starts_who_fetches_writes(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", none)
+        assert tier.read(NAMES, bytes_for, later=True) == WANTED
+    assert len(files_of(tier)) == 12
+    tier.flush()
 
 
 @pytest.mark.whole

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
 import time
 from collections import deque
@@ -54,26 +55,33 @@ class TierWriter:
         self._size = 0
         self._thread: threading.Thread | None = None
         self._registered = False
+        self._process = os.getpid()
 
     def add(self, digests: Sequence[bytes], data: Sequence[Data], locks: Closes) -> bool:
         """Whether these ranges will be written, and `locks` be closed then; False where too much
-        waits already."""
+        waits already, and where the system starts no thread."""
         size = sum(map(len, data))
         with self._changed:
-            if self._size + size > self._most:
+            if self._size + size > self._most or not self._started():
                 return False
             self._size += size
             self._waiting.update(zip(digests, data, strict=True))
             self._tasks.append(_Task(digests, data, locks))
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="fastload-tier-writer", daemon=True
-                )
-                self._thread.start()
             if not self._registered:
                 self._registered = True
                 atexit.register(self.flush, _AT_END)
             self._changed.notify_all()
+        return True
+
+    def _started(self) -> bool:
+        """Whether there is a thread now."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="fastload-tier-writer", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the limit of threads, or the end of the program
+                return False
+            self._thread = thread
         return True
 
     def get(self, digest: bytes) -> Data | None:
@@ -86,7 +94,10 @@ class TierWriter:
             self._waiting.pop(digest, None)
 
     def flush(self, seconds: float = float("inf")) -> bool:
-        """Wait until all is written that was added. Whether it is, after so many seconds."""
+        """Wait until all is written that was added. Whether it is, after so many seconds; at once
+        in a forked child, which has no such thread."""
+        if os.getpid() != self._process:
+            return True
         until = time.monotonic() + seconds
         with self._changed:
             while self._thread is not None and self._size:

@@ -213,13 +213,15 @@ class Transfers:
         modified = 0 if etag else _time_of(answer.modified.decode("latin-1"))
         tag = self._owner.tag_of(etag.decode("latin-1"), modified)
         self._owner.checked(name, Piece(data, version_of(size, tag), by_etag=bool(etag)), version)
+        # Where a body comes in chunks libcurl does not compare Content-Length.
+        whole = size - start if length is None else length
+        if len(data) != whole:
+            raise EOFError(f"{len(data):,} of {whole:,} bytes came")
         if length is None and not start:
             if checksums := answer.checksums:
                 self._compare(checksums.decode("latin-1"), data)
         else:
             self._owner.gives_parts = True
-        if length is not None and len(data) != length:
-            raise EOFError(f"{len(data):,} of {length:,} bytes came")
         return data
 
     def _check(self, answer: Any) -> None:
