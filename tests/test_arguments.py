@@ -135,6 +135,11 @@ def test_of_from_dataloader_two_have_moved() -> None:
     [
         (lambda: fastload.BackendOptions(tune="yes"), "tune: must be True or False"),
         (lambda: fastload.BackendOptions(place="gpu"), "place: must be 'auto'"),
+        (lambda: fastload.BackendOptions(last_epoch=-1), "last_epoch: must be an int of at least"),
+        (
+            lambda: fastload.BackendOptions(last_epoch=True),
+            "last_epoch: must be an int of at least",
+        ),
         (lambda: DaliOptions(device="mixed", tune=True), "tune: it tries .*Leave tune out"),
         (lambda: fastload.CollateColumns("detr"), "CollateColumns: must be given a function"),
         (lambda: fastload.open_source(PIXELS, strict=1), "strict: must be True or False"),

@@ -12,6 +12,7 @@ import torch
 from torchvision.transforms import v2
 
 import fastload
+from fastload.loader.production import Prefetcher, State
 from fastload.sources import open_source
 from fastload.stores.tier import digest_of, tier
 from tests import images
@@ -83,6 +84,30 @@ def test_what_is_kept_is_read_as_far_ahead_as_there_is_room(
             assert len(rows(loader)) == IMAGES
         assert "each image once" in loader.explain()
     assert reads(server) == IMAGES
+
+
+@pytest.mark.whole
+def test_nothing_of_an_epoch_after_the_last_one_is_fetched(
+    local: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTLOAD_TIER_SIZE", "0")
+    arguments: dict[str, Any] = {"transform": RESIZE, "shuffle": True}
+    with fastload.create_loader(local, BATCH, **arguments) as plain:
+        epochs = [rows(plain) for _ in range(3)]
+    arguments["options"] = fastload.BackendOptions(last_epoch=1)
+    with fastload.create_loader("s3://bucket/train", BATCH, **arguments) as loader:
+        assert "nothing of an epoch after 1" in loader.explain()
+        server.requests.clear()
+        found = [rows(loader) for _ in range(2)]
+        maker = loader._progress.feed._maker
+        assert isinstance(maker, Prefetcher)
+        # It has nothing to do, and not only to wait for the trainer.
+        wait_until(lambda: maker.state is State.WAITING)
+        assert reads(server) == 2 * IMAGES
+        found.append(rows(loader))  # which is asked for nevertheless
+        assert reads(server) == 3 * IMAGES
+    for right, each in zip(epochs, found, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(each, right, strict=True))
 
 
 def poison(column: Any, row: int) -> None:

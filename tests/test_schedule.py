@@ -64,6 +64,20 @@ def test_after_the_last_batch(ahead: bool, wanted: tuple[int, int] | None) -> No
     assert [schedule.after((2, step)) for step in range(3)] == [(2, 1), (2, 2), wanted]
 
 
+def test_it_stops_after_the_last_epoch_and_after_each_beyond_it() -> None:
+    schedule = Schedule(ORDER, last_epoch=1)
+    ends = [schedule.after((epoch, 2)) for epoch in range(4)]
+    assert ends == [(1, 0), None, None, None]
+    schedule.begin((0, 2))
+    found = [schedule.next() for _ in range(5)]
+    assert [one and one[0] for one in found] == [(0, 2), (1, 0), (1, 1), (1, 2), None]
+    assert not schedule.ended
+    schedule.begin((2, 0))
+    asked = schedule.next()
+    assert asked is not None
+    assert asked[0] == (2, 0)
+
+
 def test_it_stops_at_the_end_of_an_epoch_where_it_may_not_go_on() -> None:
     schedule = Schedule(ORDER, ahead=False)
     schedule.begin((0, 2))

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.arguments import flag, require
+from fastload.arguments import flag, integer, require
 from fastload.backends.needs import HOST, Abilities, Asked, lacking, needs_in
 from fastload.backends.tolerance import PixelDifference as PixelDifference
 from fastload.backends.tolerance import Tolerance as Tolerance
@@ -64,7 +64,8 @@ class BackendOptions:
     one.
 
     Raises:
-        ConfigurationError: no such `place`; `tune` with options that may end the process.
+        ConfigurationError: no such `place`, or a `last_epoch` below 0; `tune` with options that may
+            end the process.
     """
 
     exif_orientation: bool = False
@@ -80,11 +81,16 @@ class BackendOptions:
     there, after the copy. "host": before it, by the threads of the native core, with the same uint8
     pixels as on a CPU. "auto": on the device if that is a GPU, else on the host, or by `tune`;
     `explain()` says which."""
+    last_epoch: int | None = field(default=None, kw_only=True)
+    """The number of the last epoch that the trainer will ask for, counted from 0: nothing of a
+    later one is fetched or made ahead. One that is asked for nevertheless is served, from then on.
+    None: batches are made ahead past the end of every epoch."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tune", flag("tune", self.tune))
-        places = get_args(Place)
-        require("place", self.place in places, "'auto', 'device' or 'host'", self.place)
+        require("place", self.place in get_args(Place), "'auto', 'device' or 'host'", self.place)
+        if self.last_epoch is not None:
+            object.__setattr__(self, "last_epoch", integer("last_epoch", self.last_epoch, 0))
         if self.tune and self.risk:
             raise ConfigurationError(
                 "tune: it tries backends in this process, which these options may end: "

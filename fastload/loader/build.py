@@ -84,6 +84,8 @@ class LoaderParts:
     """The columns whose neighbours are read together, where the order lets them."""
     remote: Remote | None = None
     """None where no image lies in a store."""
+    last_epoch: int | None = None
+    """Of later epochs nothing is made before they begin; None: of every one."""
     broadcast: Any = None
     """The process group whose first rank makes the batches of all; None: each makes its own."""
 
@@ -112,6 +114,7 @@ class LoaderParts:
             self.order,
             on_error,
             ahead=not (self.renewed or self.in_place),
+            last_epoch=self.last_epoch,
             together=together,
             remote=self.remote,
             compared=self.compared,
@@ -200,7 +203,7 @@ def _on_backend(
     if order.groups_in_use:
         said, together = _read_together(order, source, in_processes=in_processes)
         read_together = read_together or said
-    remote = _remote_of(source, order, split)
+    remote = _remote_of(source, order, split, config.last_epoch)
     in_place = bool(getattr(built, "in_place", False))
     changes = served.changes(in_place=in_place)
 
@@ -259,11 +262,9 @@ def _pads(served: Served) -> bool:
 def _options_for(backend: str, cls: Any, config: LoaderConfig, source: Source) -> BackendOptions:
     """The backend's own, from those given. Raises ConfigurationError: they are another's."""
     wanted: type[BackendOptions] = cls.Options
-    options = config.options
+    options = config.options or wanted()
     declined = config.backend == "auto" and getattr(options, "may_be_declined", False)
-    if options is None:
-        options = wanted()
-    elif not isinstance(options, wanted):
+    if not isinstance(options, wanted):
         if not declined and type(options) is not BackendOptions:
             raise ConfigurationError(
                 f"options: backend {backend!r} takes {wanted.__name__}, got "
@@ -399,12 +400,14 @@ def _packing(
     return packing.form_of(order, source, then).of_draws
 
 
-def _remote_of(source: Source, order: Order, split: SplitRecipe) -> Remote | None:
+def _remote_of(
+    source: Source, order: Order, split: SplitRecipe, last_epoch: int | None
+) -> Remote | None:
     if not any(column.waits for column in source.encoded.values()):
         return None
     from fastload.loader.remote import Remote
 
-    return Remote(source, order, split.composite)
+    return Remote(source, order, split.composite, last_epoch)
 
 
 def _archives(source: Source) -> SeenArchives | None:
@@ -481,8 +484,6 @@ def _parts(
     split: SplitRecipe,
     *,
     outputs: Outputs,
-    source: Source,
-    order: Order,
     fingerprinted: tuple[str, ...] = (),
     collate: Callable[[dict[str, Any]], Any] | None = None,
     packs: Callable[[dict[str, Any], Draws], Any] | None = None,
@@ -505,12 +506,11 @@ def _parts(
         packs=packs,
     )
     return LoaderParts(
-        source=source,
-        order=order,
         stage=stage,
         recipe_fingerprints=_recipe_fingerprints(config.dtype, split, (*fingerprinted, repr(mix))),
         batch_transform=None if mix is not None else config.batch_transform,
         broadcast=config.broadcast,
+        last_epoch=config.last_epoch,
         **parts,
     )
 

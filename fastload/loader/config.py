@@ -205,6 +205,11 @@ class LoaderConfig:
         return "auto" if self.options is None else self.options.place
 
     @property
+    def last_epoch(self) -> int | None:
+        """See `BackendOptions`."""
+        return None if self.options is None else self.options.last_epoch
+
+    @property
     def shown_collate(self) -> str:
         """What `collate` is, for people; empty: None was given."""
         given = self.collate

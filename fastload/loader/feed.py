@@ -43,20 +43,22 @@ class Feed:
         on_error: OnError = "raise",
         *,
         ahead: bool = True,
+        last_epoch: int | None = None,
         together: ReadTogether | None = None,
         remote: Remote | None = None,
         compared: ComparedBackend | None = None,
         survives_fork: bool = True,
     ) -> None:
         """`ahead`: whether batches are made before their epoch begins; not where its data may
-        change until then. `together`, `remote`: see `Production`. `compared`: the backend,
-        if it asks the user's code at the start of each epoch. `survives_fork`: whether a forked
-        process may read the source."""
+        change until then. `last_epoch`: those of later ones are not, where it is given.
+        `together`, `remote`: see `Production`. `compared`: the backend, if it asks the user's code
+        at the start of each epoch. `survives_fork`: whether a forked process may read the
+        source."""
         self._compared = compared
         self._order = order
         self._backend = backend
         self._stage = stage
-        self._schedule = Schedule(order, ahead=ahead and self._compared is None)
+        self._schedule = Schedule(order, ahead=ahead and compared is None, last_epoch=last_epoch)
         self._production = Production(
             backend, stage, self._schedule, order, on_error, together, remote
         )

@@ -180,9 +180,8 @@ class Production:
         most = None if self._remote is None else self._remote.past_end
         if most is None or position[0] <= self._epoch:
             return False
-        ahead = sum(epoch > self._epoch for epoch in self._untaken)
-        ahead += sum(each.position[0] > self._epoch for each in self._started)
-        return ahead >= most
+        ahead = [*self._untaken, *(each.position[0] for each in self._started)]
+        return sum(epoch > self._epoch for epoch in ahead) >= most
 
     @property
     def paused(self) -> bool:

@@ -21,8 +21,15 @@ _LOOKED_AT = 64
 class Remote:
     """The images of a source that lie in stores, as an order reads them."""
 
-    def __init__(self, source: Source, order: Order, composite: Composite) -> None:
-        """`composite`: of the recipe."""
+    def __init__(
+        self,
+        source: Source,
+        order: Order,
+        composite: Composite,
+        last_epoch: int | None = None,
+    ) -> None:
+        """`composite`: of the recipe. `last_epoch`: after which nothing is read ahead; None:
+        there is none."""
         columns = [column for column in source.encoded.values() if column.waits]
         self._columns, self._composite, self._count = columns, composite, len(source)
         rows = np.linspace(0, self._count - 1, min(self._count, _LOOKED_AT)).astype(np.int64)
@@ -31,6 +38,7 @@ class Remote:
         """Batches of later epochs that may be asked for before the trainer has taken one of them,
         as they would be fetched again, or for nothing after the last epoch. None: any number, as
         what is fetched is kept."""
+        self._last_epoch = last_epoch
         self._steps = 0 if order.endless else order.steps
 
     def drop_kept(self, draws: Draws) -> None:
@@ -52,8 +60,11 @@ class Remote:
         if self.past_end is None:
             return "each image once; it is kept in the local tier (fastload cache list)"
         ahead = counted(self.past_end, "batch")
-        return (
+        fetched = (
             f"all images in each epoch ({counted(self._steps, 'batch')}), as nothing keeps them "
             "(no local tier, or the store says no versions); past the end of an epoch at most "
-            f"{ahead} before the trainer goes on: so much is fetched for nothing after the last one"
+            f"{ahead} before the trainer goes on"
         )
+        if self._last_epoch is None:
+            return f"{fetched}: so much is fetched for nothing after the last one"
+        return f"{fetched}, and nothing of an epoch after {self._last_epoch} (last_epoch)"

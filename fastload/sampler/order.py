@@ -578,11 +578,11 @@ _Drawn = tuple[Int64Array, Int64Array | None]
 class Schedule:
     """Consecutive batches from any position, without an end where the order allows it."""
 
-    def __init__(self, order: Order, *, ahead: bool = True) -> None:
+    def __init__(self, order: Order, *, ahead: bool = True, last_epoch: int | None = None) -> None:
         """`ahead`: whether batches may be made before their epoch starts. False where the data may
-        change until then."""
+        change until then. `last_epoch`: those of later epochs may not; None: there are none."""
         self._order = order
-        self._ahead = order.ahead and ahead
+        self._last = last_epoch if order.ahead and ahead else -1
         self._epochs: dict[int, _Drawn] = {}
         """The epochs under way."""
         self._next: Position | None = None
@@ -609,8 +609,7 @@ class Schedule:
     def begin(self, position: Position) -> None:
         """The batch at this position comes next."""
         self._next, self.ended = position, False
-        epoch, step = position
-        if self._outdated or (step == 0 and self._order.outdated(epoch)):
+        if self._outdated or (position[1] == 0 and self._order.outdated(position[0])):
             self._outdated, self._epochs = False, {}
 
     def forget(self) -> None:
@@ -622,10 +621,9 @@ class Schedule:
         if self._next is None:
             return None
         position, self._next = self._next, self.after(self._next)
-        epoch, step = position
-        order, repeats = self._drawn(epoch)
+        drawn = self._drawn(position[0])
         try:
-            return position, self._order.draws(epoch, step, order, repeats)
+            return position, self._order.draws(*position, *drawn)
         except EndOfOrder:
             self._next, self.ended = None, True
             return None
@@ -636,7 +634,7 @@ class Schedule:
         epoch, step = position
         if step + 1 < self._order.steps_in(epoch) or self._order.open_ended:
             return epoch, step + 1
-        return (epoch + 1, 0) if self._ahead else None
+        return (epoch + 1, 0) if self._last is None or epoch < self._last else None
 
     def order_of(self, epoch: int) -> Int64Array:
         """The (global) order of an epoch."""
@@ -648,9 +646,8 @@ class Schedule:
             drawn = self._draw(epoch)
             # The epoch before is kept: substitution still looks into it while the next one is being
             # submitted.
-            self._epochs = {e: o for e, o in self._epochs.items() if e == epoch - 1} | {
-                epoch: drawn
-            }
+            kept = {e: o for e, o in self._epochs.items() if e == epoch - 1}
+            self._epochs = kept | {epoch: drawn}
         return drawn
 
     def _draw(self, epoch: int) -> _Drawn:
