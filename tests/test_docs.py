@@ -126,11 +126,6 @@ CHECKS: dict[str, dict[str, str]] = {
                 assert next(iter(loader))[0].shape == (3, 3, 224, 224)
                 loader.close()
         """,
-        "table =": """
-            assert images.shape == (3, 3, 224, 224)
-            assert labels.tolist() == [0, 3, 1]  # the table's numbers, as they are
-        """,
-        "train = fastload.open_source": "assert val.source.classes == train.source.classes",
         "opened =": """
             assert loader.class_to_idx == {"fox": 0, "dog": 1, "cat": 2}
             found = [label for _, labels in loader for label in labels.tolist()]
@@ -141,8 +136,12 @@ CHECKS: dict[str, dict[str, str]] = {
             assert depth.numpy().dtype == np.uint16 and depth.shape == (2, 1, 8, 9)
             assert depth.flatten(1).long().amax(1).tolist() == [7, 1007]
         """,
+    },
+    "stores.md": {
         "class LmdbImages": """
             from pathlib import Path
+            from torchvision.transforms import v2
+            crop = v2.RandomResizedCrop(224)
             files = sorted(Path("data/val").rglob("*.jpg"))[:4]
             with lmdb.open("photographs.lmdb") as store, store.begin(write=True) as write:
                 for number, path in enumerate(files):
@@ -173,6 +172,13 @@ CHECKS: dict[str, dict[str, str]] = {
                 images, labels = next(iter(loader))
                 assert images.shape == (4, 3, 224, 224) and labels.tolist() == [0, 1, 2, 3]
         """,
+    },
+    "tables.md": {
+        "table =": """
+            assert images.shape == (3, 3, 224, 224)
+            assert labels.tolist() == [0, 3, 1]  # the table's numbers, as they are
+        """,
+        "train = fastload.open_source": "assert val.source.classes == train.source.classes",
     },
     "sizes.md": {
         "bucketed =": "assert tuple(images.shape[2:]) in bucketed.shapes",

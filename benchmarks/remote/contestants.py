@@ -42,7 +42,7 @@ def fastload(
     blocks: bool = False,
     client: str = "",
 ) -> Any:
-    """`client`: who fetches objects, see `docs/data.md`."""
+    """`client`: who fetches objects, see `docs/stores.md`."""
     from torchvision.transforms import v2
 
     from fastload import BlockShuffle, Shuffle, create_loader
