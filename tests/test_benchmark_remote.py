@@ -30,10 +30,8 @@ def test_of_what_is_fetched_the_first_epoch_alone_is_measured(
     monkeypatch.setattr("os.sched_setaffinity", lambda *_: None)
     monkeypatch.setattr("torch.set_num_threads", lambda _: None)
     monkeypatch.setattr("os.environ", {})
-    contestant = Contestant("x", Setting("", "", (0,), str(tmp_path)))
+    contestant = Contestant("x", Setting("", "", (0,), str(tmp_path), 8 * BATCH))
     assert contestant.round(0.0, 0.0)["samples"] == BATCH
-    if remote:
-        with pytest.raises(ValueError, match="the first epoch ended while it was measured"):
-            contestant.round(0.2, 0.0)
-    else:
-        assert contestant.round(0.2, 0.0)["samples"] > 3 * BATCH
+    # Two batches of warm-up at most, so that there is something left to measure.
+    measured = contestant.round(0.2, 0.2)["samples"]
+    assert measured == BATCH if remote else measured > 3 * BATCH

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
-import shutil
 import ssl
-import subprocess
 import threading
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -22,7 +20,7 @@ from fastload.errors import CancelledReadError
 from fastload.stores import aws, base, objects, transfers
 from fastload.stores.base import ChangedError, Range, StoreError
 from fastload.stores.reads import Reads
-from tests import images
+from tests import images, servers
 from tests.objectserver import ObjectServer, etag, object_server
 from tests.waiting import LIMIT, wait_until
 
@@ -342,21 +340,11 @@ def test_the_thread_goes_with_the_store(server: ObjectServer) -> None:
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the certificate of an authority, and of 127.0.0.1 by it, with its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("certificates are made by openssl: apt-get install openssl")
-    folder = tmp_path_factory.mktemp("authority")
-    new = "openssl req -x509 -newkey rsa:2048 -nodes -days 2"
-    for command in (
-        f"{new} -subj /CN=authority -keyout authority.key -out authority.pem",
-        f"{new} -subj /CN=host -keyout host.key -out host.pem -CA authority.pem "
-        "-CAkey authority.key -addext subjectAltName=IP:127.0.0.1 "
-        "-addext basicConstraints=critical,CA:FALSE",
-    ):
-        done = subprocess.run(command.split(), cwd=folder, capture_output=True, text=True)
-        if done.returncode:
-            pytest.skip(f"this openssl makes no such certificate: {done.stderr[-200:]}")
-    return folder
+    """The folder of `servers.certificates`."""
+    try:
+        return servers.certificates(tmp_path_factory.mktemp("authority"))
+    except servers.NotHere as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.mark.whole

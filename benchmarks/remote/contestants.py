@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,6 +17,9 @@ from fastload.tools.measure.clock import cpu_seconds
 
 SIZE, BATCH = 224, 64
 BUCKET = "bucket"
+_WARM = 4
+"""Of what is fetched, one of so many images is for the warm-up at most: of 2,048 images an epoch is
+over before the seconds of warm-up and measurement are."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,10 @@ class Setting:
     cores: tuple[int, ...]
     caches: str
     """A folder for what is kept on local disk."""
+    images: int = 0
+    """How many photographs there are."""
+    authority: str = ""
+    """The file of the authority that certifies the proxy, where that is asked by TLS."""
 
 
 # -- Who takes part: a function of a Setting that gives what can be iterated again and again -----
@@ -264,6 +272,8 @@ class Row:
     kept: bool = False
     """Whether what it keeps on local disk is that of a whole epoch before."""
     remote: bool = True
+    tls: bool = False
+    """Whether the store is asked by TLS."""
 
 
 LOCAL, LOCAL_TAR = "fastload, local files", "fastload, local tar"
@@ -284,6 +294,12 @@ ROWS = (
         f"{NO_TIER}, by obstore",
         partial(fastload, what="photographs", remote=True, tier=False, client="obstore"),
         other_way=NO_TIER,
+    ),
+    Row(
+        f"{NO_TIER}, TLS",
+        partial(fastload, what="photographs", remote=True, tier=False),
+        beside=LOCAL,
+        tls=True,
     ),
     Row(TAR, partial(fastload, what="tar", remote=True), format="tar", beside=LOCAL_TAR),
     Row(
@@ -329,6 +345,8 @@ class Contestant:
             AWS_SECRET_ACCESS_KEY="b",
             AWS_EC2_METADATA_DISABLED="true",
         )
+        if setting.authority:
+            os.environ["SSL_CERT_FILE"] = setting.authority
         self._setting, self._given = setting, setting
         self._rounds = 0
         self._row = next(row for row in ROWS if row.name == name)
@@ -348,32 +366,30 @@ class Contestant:
         made = time.perf_counter()
         # Of what is fetched one epoch: in the next one it may be on local disk.
         first_alone = self._row.remote and not self._row.kept
-        batches = self._within(_pairs(loader)) if first_alone else _endless(loader)
+        batches = _pairs(loader) if first_alone else _endless(loader)
         images = next(batches)[0]
-        first = time.perf_counter()
+        first, warm = time.perf_counter(), BATCH
         if tuple(images.shape) != (BATCH, 3, SIZE, SIZE) or str(images.dtype) != "torch.uint8":
             raise ValueError(f"a batch of {tuple(images.shape)} {images.dtype}")
-        while time.perf_counter() < first + warm_up:
+        most = self._setting.images // _WARM if first_alone else sys.maxsize
+        while time.perf_counter() < first + warm_up and warm < most:
             next(batches)
+            warm += BATCH
         count, cpu, began = 0, cpu_seconds(), time.perf_counter()
         while not count or time.perf_counter() < began + seconds:
-            next(batches)
+            if next(batches, None) is None:
+                break
             count += 1
         took, burnt = time.perf_counter() - began, cpu_seconds() - cpu
         _close(loader)
+        if not count:
+            raise ValueError(f"{self._row.name}: an epoch ended before anything was measured")
         return {
             "samples": count * BATCH,
             "seconds": took,
             "cpu_seconds": burnt,
             "metrics": {"opened_seconds": made - started, "first_batch_seconds": first - made},
         }
-
-    def _within(self, epoch: Iterator[Any]) -> Iterator[Any]:
-        yield from epoch
-        raise ValueError(
-            f"{self._row.name}: the first epoch ended while it was measured; give more --images, "
-            "or fewer --seconds"
-        )
 
     def _empty_caches(self) -> None:
         """Another folder. The files of the last one lose their content, but are not removed: for
