@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-import psutil
-
 from fastload.errors import ConfigurationError
 
 # Images with more pixels are refused unread, unless options say otherwise: decompression bombs. It
@@ -196,6 +194,8 @@ def replacing(path: Path) -> Iterator[Path]:
     The name has the machine and the process in it. Files that killed processes of this machine have
     left are removed first.
     """
+    import psutil  # 13 ms, and commands that write nothing import this file
+
     ours = f".{path.name}.{platform.node()}"
     for left in path.parent.glob(f"{glob.escape(ours)}.*.tmp"):
         writer = left.name.split(".")[-2]

@@ -240,3 +240,34 @@ def test_the_page_for_who_reads_the_code_names_folders_and_files_that_there_are(
     assert len(named) > 20
     places = ROOT, ROOT / "fastload"
     assert [one for one in named if not any((at / one).exists() for at in places)] == []
+
+
+def test_readme_of_a_release_has_absolute_links_alone() -> None:
+    """As a package index shows it. Each goes to a file that is there, a picture to its bytes."""
+    script = runpy.run_path(str(ROOT / "scripts" / "readme_links.py"))
+    text = (ROOT / "README.md").read_text()
+    address = "https://example.org/someone/fastload"
+    before, after = (
+        script["links"](page) for page in (text, script["absolute"](text, address, "v1"))
+    )
+    assert len(before) == len(after) > 30
+    for relative, absolute in zip(before, after, strict=True):
+        assert absolute.startswith(("https://", "#")), absolute
+        if relative == absolute:
+            continue
+        kind = "raw" if "![" in text.partition(f"]({relative})")[0].rpartition("\n")[2] else "blob"
+        assert absolute == f"{address}/{kind}/v1/{relative}"
+        assert (ROOT / relative.partition("#")[0]).exists(), relative
+    # Code, and links that lead elsewhere, stay. There is no other form of a link on the page.
+    page = "[a](b.md) ![p](p.png) [c](https://x.org) [d](#d)\n```python\nx = y[0](z)\n```\n"
+    assert script["absolute"](page, "A", "C") == (
+        "[a](A/blob/C/b.md) ![p](A/raw/C/p.png) [c](https://x.org) [d](#d)\n"
+        "```python\nx = y[0](z)\n```\n"
+    )
+    assert not re.search(r"<(a|img)\b|^\[[^]]+\]:", text, re.MULTILINE)
+
+
+def test_whatever_is_published_is_built_from_a_readme_with_absolute_links() -> None:
+    jobs = (ROOT / ".github/workflows/wheels.yml").read_text().split("\n  source:")
+    for job, builds in zip(jobs, ("pypa/cibuildwheel", "build --sdist"), strict=True):
+        assert 0 < job.index("scripts/readme_links.py") < job.index(builds)

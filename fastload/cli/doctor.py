@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import metadata
 from itertools import groupby
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from fastload.cli.environment import Finding, environment, installed_driver, torch_cuda
 from fastload.distribution import install_command
@@ -30,6 +28,9 @@ from fastload.machine import (
     usable_cores,
 )
 from fastload.terminal import output, plain_errors
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _STYLE = {"ok": "green", "note": "cyan", "warning": "yellow", "broken": "bold red"}
 
@@ -55,6 +56,8 @@ def doctor(
 
 
 def _print(findings: list[Finding], console: Console) -> None:
+    from rich.text import Text
+
     names = max(len(finding.name) for finding in findings)
     for group, members in groupby(findings, lambda finding: finding.group):
         console.print(Text(group, "bold"))

@@ -24,6 +24,7 @@ import ast
 import inspect
 import os
 import re
+import sys
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
@@ -116,10 +117,17 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
+@cache
+def _classes() -> dict[str, ast.ClassDef]:
+    """The groups' definitions by name. Their file is parsed once: `inspect.getsource` of a class
+    parses it for each."""
+    parsed = ast.parse(inspect.getsource(sys.modules[TrainConfig.__module__]))
+    return {node.name: node for node in parsed.body if isinstance(node, ast.ClassDef)}
+
+
 def _docs(group: type) -> dict[str, str]:
     """The string under each field, which Python itself does not keep."""
-    (definition,) = ast.parse(inspect.getsource(group)).body
-    assert isinstance(definition, ast.ClassDef)
+    definition = _classes()[group.__name__]
     docs: dict[str, str] = {}
     for field, below in zip(definition.body, definition.body[1:], strict=False):
         if (
