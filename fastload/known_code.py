@@ -103,11 +103,12 @@ def _is_placeholder(name: Any) -> bool:
 
 
 def _signature(code: CodeType) -> tuple[Any, ...]:
-    """Numbers of arguments, flags except for those of `from __future__`, and where exceptions are
-    caught."""
-    flags = code.co_flags & ~0x1FF0000
+    """Numbers of arguments, flags, and where exceptions are caught. Left out of the flags: those of
+    `from __future__`, whether the code stands in a function (0x10), and of Python 3.14 whether it
+    has a docstring (0x4000000) or stands in a class (0x8000000)."""
+    flags = code.co_flags & ~(0x1FF0000 | 0x10 | 0x4000000 | 0x8000000)
     table = getattr(code, "co_exceptiontable", b"")
-    return code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, flags & ~0x10, table
+    return code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, flags, table
 
 
 def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
