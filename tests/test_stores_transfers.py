@@ -99,9 +99,17 @@ CHECKSUMS = {
     "sha256": {"x-amz-checksum-sha256": "6WdgqHdocXvOvP0l3cfUa028laSwAU3vCAwIU599kNA="},
     "sha1": {"x-amz-checksum-sha1": "NoEumfLVkcURSnsJUZ6p19q6I4A="},
     "md5": {"Content-MD5": "w80m4H5VXAEW2yN/vAbZnA=="},
-    "google": {"x-goog-hash": "crc32c=AAAAAA==,md5=w80m4H5VXAEW2yN/vAbZnA=="},
+    "crc32c": {"x-amz-checksum-crc32c": "vYRs1w=="},
+    "crc64": {
+        "x-amz-checksum-crc64nvme": "4XY+hejrRZk=",
+        "x-amz-checksum-type": "FULL_OBJECT",
+    },
+    "google": {"x-goog-hash": "crc32c=vYRs1w==,md5=w80m4H5VXAEW2yN/vAbZnA=="},
+    "google, of parts": {"x-goog-hash": "crc32c=vYRs1w=="},
+    "google, MD5": {"x-goog-hash": "md5=w80m4H5VXAEW2yN/vAbZnA=="},
 }
-"""Of DATA: by `openssl dgst -binary | base64`, and of CRC-32 by `gzip` (its trailer)."""
+"""Of DATA: by `openssl dgst -binary | base64`; of CRC-32 by `gzip` (its trailer), of CRC-32C by
+the package google-crc32c 1.9.0, of CRC-64/NVME bit by bit."""
 
 
 @pytest.mark.parametrize("kind", CHECKSUMS)
@@ -122,8 +130,8 @@ def test_a_bit_flipped_under_the_right_etag(kind: str, server: ObjectServer) -> 
     [
         {"x-amz-checksum-crc32": "AAAAAA==-2"},
         {"x-amz-checksum-crc32": "AAAAAA==", "x-amz-checksum-type": "COMPOSITE"},
-        {"x-amz-checksum-crc64nvme": "AAAAAAAAAAA="},
-        {"x-goog-hash": "crc32c=AAAAAA=="},
+        {"x-amz-checksum-crc32c": "AAAAAA==-2"},
+        {"x-amz-checksum-xxhash": "AAAAAAAAAAA="},
     ],
 )
 def test_checksums_that_say_nothing_of_the_bytes(

@@ -29,6 +29,7 @@
 #include "jobs.hpp"
 #include "listing.hpp"
 #include "seek_index.hpp"
+#include "store_checksums.hpp"
 #include "tier.hpp"
 #include "warp.hpp"
 
@@ -611,6 +612,20 @@ NB_MODULE(_core, m) {
     m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a,
           "out"_a, "simd"_a = "auto");
 
+    m.def(
+        "crc32c",
+        [](Input<uint8_t, 1> data, bool plain) {
+            WithoutGil released;
+            return crc32c(data.data(), data.size(), plain);
+        },
+        "data"_a, "plain"_a = false);
+    m.def(
+        "crc64nvme",
+        [](Input<uint8_t, 1> data, bool plain) {
+            WithoutGil released;
+            return crc64nvme(data.data(), data.size(), plain);
+        },
+        "data"_a, "plain"_a = false);
 #ifdef FASTLOAD_PNG
     m.def(
         "crc32",

@@ -7,7 +7,8 @@
 namespace fastload {
 
 struct Processor {
-    bool sse41 = false, bmi = false, bmi2 = false, avx2 = false, fma = false;
+    bool sse41 = false, sse42 = false, pclmul = false, bmi = false, bmi2 = false, avx2 = false,
+         fma = false;
     bool avx512f = false, avx512bw = false, avx512dq = false, avx512vl = false, avx512vnni = false;
 };
 
@@ -20,6 +21,8 @@ static inline Processor this_processor() {
     if (!__get_cpuid(1, &a, &b, &c, &d)) return has;
     const auto bit = [](unsigned word, int number) { return (word >> number & 1) != 0; };
     has.sse41 = bit(c, 19);
+    has.sse42 = bit(c, 20);
+    has.pclmul = has.sse41 && bit(c, 1);
     const bool fma = bit(c, 12);
     unsigned kept = 0, upper = 0;
     if (bit(c, 27)) __asm__("xgetbv" : "=a"(kept), "=d"(upper) : "c"(0));

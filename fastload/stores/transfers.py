@@ -21,6 +21,8 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
+import numpy as np
+
 from fastload.checksum import crc32
 from fastload.stores.base import Data, Piece, Range, until_last_attempt
 from fastload.stores.flight import Flight
@@ -34,15 +36,20 @@ _KINDS = {5: "dns error", 6: "dns error", 7: "ConnectError", 28: "TimedOut"}
 _KINDS |= dict.fromkeys((35, 58, 60, 77, 83), "certificate")
 EXPIRED = re.compile("ExpiredToken|TokenRefreshRequired|AuthenticationFailed.*expired")
 """What S3 answers, with status 400, where credentials have expired; Azure and Google, with 401."""
+_GOOGLE_CRC32C = "x-goog-hash: crc32c"
 _DIGESTS: dict[str, Callable[[Data], bytes]] = {
     "x-amz-checksum-crc32": lambda data: crc32(data).to_bytes(4, "big"),
+    "x-amz-checksum-crc32c": lambda data: _of_the_core("crc32c", data).to_bytes(4, "big"),
+    _GOOGLE_CRC32C: lambda data: _of_the_core("crc32c", data).to_bytes(4, "big"),
+    "x-amz-checksum-crc64nvme": lambda data: _of_the_core("crc64nvme", data).to_bytes(8, "big"),
     "x-amz-checksum-sha256": lambda data: hashlib.sha256(data).digest(),
     "x-amz-checksum-sha1": lambda data: hashlib.sha1(data, usedforsecurity=False).digest(),
     "content-md5": lambda data: hashlib.md5(data, usedforsecurity=False).digest(),
 }
-"""By header, what it says of all bytes of an object; the cheapest first. (Of 110 kB: 6 us, 60, 60,
-170. CRC-32C and CRC-64 would take a library.)"""
-_GOOGLE_MD5 = re.compile(r"^x-goog-hash:(?:.*,)?\s*md5=([\w+/]+=*)", re.M)
+"""By header, what it says of all bytes of an object; the cheapest first. (Of 110 kB: 6 us, 12, 12,
+13, 60, 60, 170.)"""
+_OF_GOOGLE = {"crc32c": _GOOGLE_CRC32C, "md5": "content-md5"}
+_GOOGLE = re.compile(r"\b(crc32c|md5)=([\w+/]+=*)")
 
 
 class TransferError(OSError):
@@ -244,9 +251,13 @@ class Transfers:
 
     def _compare(self, checksums: str, data: Data) -> None:
         """Compare the bytes of an object with the checksums of its header. Raises DamagedError."""
-        lines = dict(line.split(":", 1) for line in checksums.split("\n") if ":" in line)
-        if found := _GOOGLE_MD5.search(checksums):
-            lines.setdefault("content-md5", found[1])
+        lines = dict[str, str]()
+        for line in checksums.split("\n"):
+            name, _, value = line.partition(":")
+            if name == "x-goog-hash":  # one header with both, or a header for each
+                lines |= {_OF_GOOGLE[kind]: said for kind, said in _GOOGLE.findall(value)}
+            else:
+                lines[name] = value
         for name, digest in _DIGESTS.items():
             # With a number of parts at its end it is of their checksums.
             said = lines.get(name, "")
@@ -282,6 +293,11 @@ def missing() -> str:
         return "" if _core().Fetcher.version() else "there is no libcurl.so.4 from 7.62 on"
     except ImportError:
         return "the native core is not built"
+
+
+def _of_the_core(name: str, data: Data) -> int:
+    """A checksum of the core's."""
+    return int(getattr(_core(), name)(np.frombuffer(data, np.uint8)))
 
 
 @functools.cache
