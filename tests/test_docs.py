@@ -21,6 +21,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -311,10 +312,25 @@ def test_the_commands_of_a_page_are_commands(page: Path) -> None:
 def test_links_between_pages_lead_somewhere() -> None:
     broken = []
     for page in PAGES:
-        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text()):
-            if not (page.parent / target).exists():
-                broken.append(f"{page.name}: {target}")
+        links = re.findall(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text())
+        for target, place in links:
+            there = page.parent / target if target else page
+            if not there.exists() or (place and place not in _places(there)):
+                broken.append(f"{page.name}: {target}#{place}")
     assert not broken
+
+
+@cache
+def _places(page: Path) -> set[str]:
+    """What a link may name of a page: headings, as GitHub and the manual's pages write them, names
+    whose docstrings it has, and what it gives an id."""
+    text = _FENCE.sub("", page.read_text())
+    words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", "\n".join(re.findall(r"(?m)^#+ (.*)$", text)))
+    headings = [re.sub(r"[^\w\s-]", "", line).strip().lower() for line in words.splitlines()]
+    places = {re.sub(r"\s", "-", line) for line in headings}
+    places |= {re.sub(r"[-\s]+", "-", line) for line in headings}
+    named = re.findall(r'(?m)^::: (\S+)$|id="([^"]+)"', text)
+    return places.union(*named)
 
 
 def test_the_tests_that_hold_a_guarantee_are_there() -> None:
