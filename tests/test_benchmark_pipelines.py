@@ -13,11 +13,14 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
+from benchmarks.pipelines import objects
 from benchmarks.pipelines.__main__ import PIPELINES, main, table
 from benchmarks.pipelines.classes import numbers_of, one, seen, tiles_of
 from benchmarks.pipelines.judge import judge, p_of
+from benchmarks.pipelines.objects import Sample
+from benchmarks.pipelines.of_torchvision_segmentation import masks_apart
 from benchmarks.pipelines.picture import draw
-from benchmarks.pipelines.pipeline import Pipeline, Setting, Side
+from benchmarks.pipelines.pipeline import Judgement, Pipeline, Setting, Side
 from benchmarks.pipelines.speed import ORIGINAL, OURS, verdicts
 from fastload.tools.measure.results import Measurement, Round
 
@@ -84,6 +87,51 @@ def test_where_nothing_is_random_pixels_are_compared(tmp_path: Path) -> None:
     off[0, 0, 0, 0] += 0.1  # 5 of 255
     for ours, passed in ((images, [True, True]), (off, [False, True])):
         assert judged(replace(row, ours=side([(ours, None)])), tmp_path) == passed
+
+
+def test_where_nothing_is_random_samples_may_be_compared_by_a_function(tmp_path: Path) -> None:
+    seen = []
+
+    def same(setting: Setting) -> list[Judgement]:
+        seen.append((setting.shuffle, setting.small))
+        return [Judgement("apart", 0.0, 0.0, False)]
+
+    row = replace(pipeline(None), exact=True, same=same)
+    assert judged(row, tmp_path) == [True]
+    assert seen == [(False, False)]
+
+
+def test_masks_may_differ_on_borders_of_pixels_alone() -> None:
+    mask = torch.arange(10).repeat(4, 1)  # of 4 x 4 pixels: columns 2 and 7 lie on borders
+    image = torch.zeros(3, 4, 10)
+
+    def passed(other: torch.Tensor, shown: torch.Tensor = image) -> list[bool]:
+        found = masks_apart([(image, mask, (4, 4))], [(shown[None], other[None])])
+        return [one.passed for one in found]
+
+    on_border, beside = mask.clone(), mask.clone()
+    on_border[:, 2] -= 1
+    beside[:, 3] -= 1
+    assert passed(mask) == passed(on_border) == [True] * 4
+    assert passed(beside) == [True, True, True, False]
+    assert passed(mask, image + 3) == [True, False, False, True]
+    assert passed(mask[:, :9]) == [False, True, True, True]
+
+
+def test_samples_of_an_evaluation_are_within_the_bounds_of_pixels_and_boxes() -> None:
+    def sample(shift: float = 0.0, brighter: float = 0.0, label: int = 1) -> Sample:
+        boxes = np.array([[1.0 + shift, 1, 5, 5]])
+        return Sample(torch.full((3, 8, 8), 9.0 + brighter), boxes, np.array([label]))
+
+    def passed(other: Sample) -> list[bool]:
+        given = objects.nothing, lambda _: (8, 8), 0
+        found = objects.compared(lambda _: sample(), [other], *given, exact=True)
+        return [one.passed for one in found]
+
+    assert passed(sample()) == [True] * 4
+    assert passed(sample(shift=0.01)) == [True, False, True, True]
+    assert passed(sample(brighter=2.5)) == [True, True, False, False]
+    assert passed(sample(label=2)) == [False, True, True, True]
 
 
 def test_p_values_of_equal_distributions_are_spread_evenly() -> None:

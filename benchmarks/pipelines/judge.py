@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,20 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from benchmarks.pipelines.pipeline import Judgement, Numbers, Pipeline, Setting, Side
+from benchmarks.pipelines.pipeline import (
+    MEAN_APART,
+    MOST_APART,
+    Judgement,
+    Numbers,
+    Pipeline,
+    Setting,
+    Side,
+)
 from fastload.recipe import Recipe
 
 LEAST = 1e-3
 """What the least p-value of a pipeline, times the number of its tests, may be: 1 pipeline in 1,000
 falls below by chance (Bonferroni)."""
-MOST_APART, MEAN_APART = 2.0, 0.2
-"""Of 255, where nothing is random: docs/guarantees.md. Tiles are rounded, which adds up to 1."""
 _FEW, _SIDE, _EPOCH = 64, 160, 1024
 
 
@@ -30,7 +37,8 @@ def judge(
     pipeline: Pipeline, originals: Path, photographs: Path, work: Path, workers: int, samples: int
 ) -> list[Judgement]:
     """What was found. A few photographs and small crops are used: what is drawn for a sample, and
-    how it is done, depend on neither."""
+    how it is done, depend on neither. Where nothing is random, it is all photographs, as they
+    are."""
     torch.manual_seed(0)
     judged = []
     if pipeline.operations is not None:
@@ -38,10 +46,12 @@ def judge(
         if theirs != ours:
             raise SystemExit(f"{pipeline.name}: the original has {theirs}, ours {ours}")
         judged.append(Judgement(f"{len(ours)} operations equal", 1.0, 1.0, True))
-    data = pipeline.data(few_and_small(photographs, work), work, _EPOCH)
     if pipeline.exact:
+        data = pipeline.data(photographs, work, 1)
         setting = Setting(originals, data, pipeline.batch_size, workers, shuffle=False)
-        return [*judged, *pixels_apart(pipeline, setting)]
+        apart = pipeline.same or partial(pixels_apart, pipeline)
+        return [*judged, *apart(setting)]
+    data = pipeline.data(few_and_small(photographs, work), work, _EPOCH)
     setting = Setting(originals, data, pipeline.batch_size, workers, small=True)
     if pipeline.same is not None:
         judged += pipeline.same(replace(setting, shuffle=False))

@@ -18,7 +18,7 @@ from benchmarks.inputs import photographs
 from benchmarks.pipelines.classes import numbers_of
 from benchmarks.pipelines.fed import Fed, fed
 from benchmarks.pipelines.fed import Numbers as Given
-from benchmarks.pipelines.pipeline import Judgement, Numbers, Tile
+from benchmarks.pipelines.pipeline import MEAN_APART, MOST_APART, Judgement, Numbers, Tile
 from fastload.draws import Draws
 
 LONGEST = 640
@@ -45,11 +45,12 @@ Samples = Callable[[Any], list[Sample]]
 """Of a batch."""
 
 
-def coco_of(source: Path, work: Path, least: int) -> Path:
+def coco_of(source: Path, work: Path, least: int, *, beyond: bool = False) -> Path:
     """A COCO folder of the photographs of class folders, with objects that are drawn at random: on
-    what they show the transforms do not depend."""
+    what they show the transforms do not depend. `beyond`: boxes may reach out of their image."""
     found = photographs(source, work, least)
-    folder = work / f"coco-{found.folder.parent.name.rpartition('-')[2]}"
+    kind = "coco-beyond" if beyond else "coco"
+    folder = work / f"{kind}-{found.folder.parent.name.rpartition('-')[2]}"
     names = folder / "annotations" / "instances_train2017.json"
     if names.exists():
         return folder
@@ -71,7 +72,7 @@ def coco_of(source: Path, work: Path, least: int) -> Path:
         images.append({"id": number, "file_name": name, "height": height, "width": width})
         objects += [
             {"id": len(objects) + n + 1, "image_id": number, **one}
-            for n, one in enumerate(_objects(random, width, height))
+            for n, one in enumerate(_objects(random, width, height, beyond))
         ]
     kinds = [{"id": n, "name": f"class {n}"} for n in range(1, CLASSES + 1)]
     names.parent.mkdir(exist_ok=True)
@@ -79,10 +80,12 @@ def coco_of(source: Path, work: Path, least: int) -> Path:
     return folder
 
 
-def _objects(random: Any, width: int, height: int) -> Iterator[dict[str, Any]]:
+def _objects(random: Any, width: int, height: int, beyond: bool) -> Iterator[dict[str, Any]]:
     for _ in range(int(random.integers(1, MOST_OBJECTS + 1))):
         w, h = random.uniform(6, 0.6 * width), random.uniform(6, 0.6 * height)
         x, y = random.uniform(0, width - w), random.uniform(0, height - h)
+        if beyond:
+            x, y = random.uniform(1 - w, width - 1), random.uniform(1 - h, height - 1)
         yield {
             "category_id": int(random.integers(1, CLASSES + 1)),
             "bbox": [x, y, w, h],
@@ -150,6 +153,8 @@ def compared(
     numbers: Callable[[Fed, Draws, tuple[int, int]], Given],
     sizes: Callable[[int], tuple[int, int]],
     seed: int,
+    *,
+    exact: bool = False,
 ) -> list[Judgement]:
     """How far samples of both sides are apart with one set of random numbers.
 
@@ -160,8 +165,9 @@ def compared(
             the original asks for, in its order.
         sizes: of the images.
         seed: of our loader.
+        exact: nothing is random, and pixels are to be as near as docs/guarantees.md says.
     """
-    apart = edges = 0.0
+    apart = edges = most = 0.0
     count = other = 0
     for index, sample in enumerate(ours):
         size, draws = sizes(index), Draws(seed, 0, np.array([index]))
@@ -172,16 +178,27 @@ def compared(
         if not same or not np.array_equal(sample.labels, wanted.labels):
             other += 1
             continue
-        apart = max(apart, float((sample.image - wanted.image).abs().mean()))
+        differences = (sample.image - wanted.image).abs()
+        apart, most = max(apart, float(differences.mean())), max(most, float(differences.max()))
         with suppress(ValueError):  # no objects
             edges = max(edges, float(np.abs(sample.boxes - wanted.boxes).max()))
-    return [
-        Judgement(
-            f"of {count} with the same random numbers, of other sizes or objects",
-            float(other),
-            0.0,
-            False,
-        ),
+    which = f"of {count}" if exact else f"of {count} with the same random numbers"
+    judged = [
+        Judgement(f"{which}, of other sizes or objects", float(other), 0.0, False),
         Judgement("edges of boxes apart, in pixels", edges, BOXES, False),
-        Judgement("mean difference of the worst image, of 255", apart, PIXELS, False),
     ]
+    mean = "mean difference of the worst image, of 255"
+    if not exact:
+        return [*judged, Judgement(mean, apart, PIXELS, False)]
+    largest = Judgement("largest difference of a pixel, of 255", round(most, 3), MOST_APART, False)
+    return [*judged, Judgement(mean, apart, MEAN_APART, False), largest]
+
+
+def choices(_: Fed, draws: Draws, size: tuple[int, int]) -> Given:
+    """Of an evaluation that asks for a choice among one."""
+    yield 0.0
+
+
+def nothing(_: Fed, draws: Draws, size: tuple[int, int]) -> Given:
+    """Of one that asks for no number."""
+    return iter(())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,9 @@ def dataset(setting: Setting, images: str = "train") -> Any:
     return coco.CocoDetection(setting.data / "train2017", names, transforms, False)
 
 
-def theirs(setting: Setting) -> DataLoader[Any]:
+def theirs(setting: Setting, images: str = "train") -> DataLoader[Any]:
     """As `main.py` has it."""
-    data, (_, misc) = dataset(setting), original(setting.originals)
+    data, (_, misc) = dataset(setting, images), original(setting.originals)
     order = RandomSampler(data) if setting.shuffle else SequentialSampler(data)
     return DataLoader(
         data,
@@ -53,15 +54,15 @@ def theirs(setting: Setting) -> DataLoader[Any]:
     )
 
 
-def ours(setting: Setting) -> fastload.Loader:
+def ours(setting: Setting, transform: Any = None) -> fastload.Loader:
     return fastload.create_loader(
         setting.data,
         setting.batch_size,
         split="train",
-        transform=pipelines.detr(),
+        transform=transform or pipelines.detr(),
         collate_fn="detr",
         shuffle=setting.shuffle,
-        drop_last=True,
+        drop_last=setting.shuffle,
         num_workers=max(1, setting.workers),
         seed=_SEED,
     )
@@ -108,15 +109,44 @@ def same(setting: Setting) -> list[Judgement]:
         )
 
 
+def same_eval(setting: Setting) -> list[Judgement]:
+    data = dataset(setting, "val")
+
+    def of_index(index: int) -> Sample:
+        image, target = data[index]
+        return sample(image, target, 1)
+
+    with ours(setting, pipelines.detr_eval()) as loader:
+        found = (one for batch in loader for one in of_ours(batch))
+        given = objects.choices, sizes_of(setting.data), _SEED
+        return objects.compared(of_index, found, *given, exact=True)
+
+
+def sides(images: str, transform: Any) -> tuple[Side, Side]:
+    return (
+        Side(partial(theirs, images=images), objects.numbers(of_theirs), objects.tiles(of_theirs)),
+        Side(partial(ours, transform=transform), objects.numbers(of_ours), objects.tiles(of_ours)),
+    )
+
+
 PIPELINES = (
     Pipeline(
         "detr",
         "detr",
-        Side(theirs, objects.numbers(of_theirs), objects.tiles(of_theirs)),
-        Side(ours, objects.numbers(of_ours), objects.tiles(of_ours)),
+        *sides("train", pipelines.detr()),
         batch_size=4,
         bar=2.5,
         data=coco_of,
         same=same,
+    ),
+    Pipeline(
+        "detr_eval",
+        "detr",
+        *sides("val", pipelines.detr_eval()),
+        batch_size=4,
+        bar=None,
+        exact=True,
+        data=partial(coco_of, beyond=True),
+        same=same_eval,
     ),
 )

@@ -1,19 +1,26 @@
 """RF-DETR: github.com/roboflow/rf-detr as `rf-detr`. It makes the sizes of batches in its training
-step, which is left out on both sides."""
+step, which is left out on both sides, and judged by itself."""
 
 from __future__ import annotations
 
+import ast
+import random
 import sys
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
+import torch
+from torch.nn import functional
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 import fastload
 from benchmarks.pipelines import objects
+from benchmarks.pipelines.fed import fed
 from benchmarks.pipelines.objects import Sample, coco_of, sizes_of
 from benchmarks.pipelines.of_detr import numbers, of_ours, of_theirs, sample
 from benchmarks.pipelines.pipeline import Judgement, Pipeline, Setting, Side
@@ -37,18 +44,18 @@ def original(originals: Path) -> tuple[Any, Any]:
     return coco, misc
 
 
-def dataset(setting: Setting) -> Any:
+def dataset(setting: Setting, images: str = "train") -> Any:
     coco, _ = original(setting.originals)
     names = setting.data / "annotations" / "instances_train2017.json"
     transforms = coco.make_coco_transforms_square_div_64(
-        "train", 560, multi_scale=True, skip_random_resize=True, **_BASE
+        images, 560, multi_scale=images == "train", skip_random_resize=True, **_BASE
     )
     return coco.CocoDetection(setting.data / "train2017", names, transforms=transforms)
 
 
-def theirs(setting: Setting) -> DataLoader[Any]:
+def theirs(setting: Setting, images: str = "train") -> DataLoader[Any]:
     """As `main.py` has it."""
-    data, (_, misc) = dataset(setting), original(setting.originals)
+    data, (_, misc) = dataset(setting, images), original(setting.originals)
     order = RandomSampler(data) if setting.shuffle else SequentialSampler(data)
     return DataLoader(
         data,
@@ -58,15 +65,15 @@ def theirs(setting: Setting) -> DataLoader[Any]:
     )
 
 
-def ours(setting: Setting) -> fastload.Loader:
+def ours(setting: Setting, transform: Any = None) -> fastload.Loader:
     return fastload.create_loader(
         setting.data,
         setting.batch_size,
         split="train",
-        transform=pipelines.rfdetr(),
+        transform=transform or pipelines.rfdetr(),
         collate_fn="detr",
         shuffle=setting.shuffle,
-        drop_last=True,
+        drop_last=setting.shuffle,
         num_workers=max(1, setting.workers),
         seed=_SEED,
     )
@@ -86,15 +93,118 @@ def same(setting: Setting) -> list[Judgement]:
         )
 
 
+def same_eval(setting: Setting) -> list[Judgement]:
+    data = dataset(setting, "val")
+
+    def of_index(index: int) -> Sample:
+        image, target = data[index]
+        return sample(image, target, 1)
+
+    with ours(setting, pipelines.rfdetr_eval()) as loader:
+        found = (one for batch in loader for one in of_ours(batch))
+        given = objects.choices, sizes_of(setting.data), _SEED
+        return objects.compared(of_index, found, *given, exact=True)
+
+
+def step_of_sizes(originals: Path) -> Any:
+    """The lines of its training step that make the size of a batch, as a function of its
+    `NestedTensor` and the number of the step."""
+    coco, _ = original(originals)
+    file = originals / "rf-detr" / "rfdetr" / "engine.py"
+    (step,) = (
+        one
+        for one in ast.walk(ast.parse(file.read_text()))
+        if isinstance(one, ast.If) and ast.unparse(one.test).startswith("args.multi_scale and")
+    )
+    lines = compile(ast.Module([step], []), str(file), "exec")
+    args = SimpleNamespace(
+        multi_scale=True, do_random_resize_via_padding=False, resolution=560, **_BASE
+    )
+    scales = coco.compute_multi_scale_scales
+
+    def made(samples: Any, it: int) -> Any:
+        known = {"F": functional, "torch": torch, "random": random, "args": args}
+        exec(lines, {**known, "samples": samples, "it": it, "compute_multi_scale_scales": scales})
+        return samples
+
+    return made
+
+
+def same_batches(setting: Setting) -> list[Judgement]:
+    """Of each size, batches that are padded in several ways."""
+    _, misc = original(setting.originals)
+    made, ours = step_of_sizes(setting.originals), pipelines.rfdetr_batches()
+    count, apart, other = 0, 0.0, 0
+    sizes = set[int]()
+    generator = torch.Generator().manual_seed(_SEED)
+    for number in range(11):
+        for padded in (0, 1, 100, 301):
+            images = torch.randn(2, 3, 840, 840, generator=generator)
+            mask = torch.zeros(2, 840, 840, dtype=torch.bool)
+            mask[1, 840 - padded :], mask[1, :, 840 - padded :] = True, True
+            with fed(lambda _, number=number: iter([(number + 0.5) / 11])):  # type: ignore[misc]
+                wanted = made(misc.NestedTensor(images.clone(), mask.clone()), count)
+            with fed(lambda _, number=number: iter([(number + 0.5) / 11])):  # type: ignore[misc]
+                found, masked, _ = ours(images, mask, [])
+            count += 1
+            sizes.add(found.shape[-1])
+            if found.shape != wanted.tensors.shape or not torch.equal(masked, wanted.mask):
+                other += 1
+                continue
+            apart = max(apart, float((found - wanted.tensors).abs().max()))
+    return [
+        Judgement("sizes", float(len(sizes)), 11.0, True),
+        Judgement(f"of {count} batches, of other sizes or masks", float(other), 0.0, False),
+        Judgement("largest difference of a number", apart, 0.0, False),
+        *drawn_sizes(ours),
+    ]
+
+
+def drawn_sizes(ours: Any) -> list[Judgement]:
+    """Whether sizes are drawn evenly: p of Pearson's chi-squared test of 11,000 batches."""
+    image, mask = torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, dtype=torch.bool)
+    drawn = [ours(image, mask, [])[0].shape[-1] for _ in range(11_000)]
+    _, counts = np.unique(drawn, return_counts=True)
+    distance = float(((counts - 1000) ** 2 / 1000).sum())
+    least = float(torch.special.gammaincc(torch.tensor(5.0), torch.tensor(distance / 2)))
+    return [Judgement("p of 11,000 sizes, drawn evenly", least, 1e-3, True)]
+
+
+def sides(images: str, transform: Any) -> tuple[Side, Side]:
+    return (
+        Side(partial(theirs, images=images), objects.numbers(of_theirs), objects.tiles(of_theirs)),
+        Side(partial(ours, transform=transform), objects.numbers(of_ours), objects.tiles(of_ours)),
+    )
+
+
 PIPELINES = (
     Pipeline(
         "rfdetr",
         "rfdetr",
-        Side(theirs, objects.numbers(of_theirs), objects.tiles(of_theirs)),
-        Side(ours, objects.numbers(of_ours), objects.tiles(of_ours)),
+        *sides("train", pipelines.rfdetr()),
         batch_size=4,
         bar=2.5,
         data=coco_of,
         same=same,
+    ),
+    Pipeline(
+        "rfdetr_batches",
+        "rfdetr",
+        *sides("train", pipelines.rfdetr()),
+        batch_size=4,
+        bar=None,
+        exact=True,
+        data=coco_of,
+        same=same_batches,
+    ),
+    Pipeline(
+        "rfdetr_eval",
+        "rfdetr",
+        *sides("val", pipelines.rfdetr_eval()),
+        batch_size=4,
+        bar=None,
+        exact=True,
+        data=partial(coco_of, beyond=True),
+        same=same_eval,
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -24,9 +25,9 @@ _FEW, _SEED = 64, 3
 _TRIALS, _OVERLAPS = 40, (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 
 
-def configured(originals: Path, *, colour: bool = True) -> tuple[Any, Any]:
+def configured(originals: Path, *, colour: bool = True, part: str = "train") -> tuple[Any, Any]:
     """Its transforms and its collate function, as its configuration has them for the first
-    epochs."""
+    epochs; for validation ("val") its collate function makes no scales."""
     import yaml  # type: ignore[import-untyped]
 
     root = originals / "RT-DETR" / "rtdetrv2_pytorch"
@@ -37,15 +38,15 @@ def configured(originals: Path, *, colour: bool = True) -> tuple[Any, Any]:
     from src.data.transforms.container import Compose  # type: ignore[import-not-found]
 
     text = (root / "configs" / "rtdetrv2" / "include" / "dataloader.yml").read_text()
-    read = yaml.safe_load(text)["train_dataloader"]
-    given, collate = read["dataset"]["transforms"], read["collate_fn"]
-    batches = src.data.BatchImageCollateFunction(collate["scales"], collate["stop_epoch"])
+    read = yaml.safe_load(text)[f"{part}_dataloader"]
+    given, collate = read["dataset"]["transforms"], read.get("collate_fn", {})
+    batches = src.data.BatchImageCollateFunction(collate.get("scales"), collate.get("stop_epoch"))
     batches.set_epoch(0)
-    return Compose(given["ops"][not colour :], given["policy"]), batches
+    return Compose(given["ops"][not colour :], given.get("policy")), batches
 
 
-def dataset(setting: Setting, *, colour: bool = True) -> tuple[Any, Any]:
-    transforms, batches = configured(setting.originals, colour=colour)
+def dataset(setting: Setting, *, colour: bool = True, part: str = "train") -> tuple[Any, Any]:
+    transforms, batches = configured(setting.originals, colour=colour, part=part)
     from src.data.dataset.coco_dataset import CocoDetection  # type: ignore[import-not-found]
 
     names = str(setting.data / "annotations" / "instances_train2017.json")
@@ -140,6 +141,29 @@ def same(setting: Setting) -> list[Judgement]:
         )
 
 
+def same_eval(setting: Setting) -> list[Judgement]:
+    """The original's boxes are left, top, right and bottom in pixels here."""
+    data, _ = dataset(setting, part="val")
+
+    def of_index(index: int) -> Sample:
+        image, target = data[index]
+        return Sample(image * 255, target["boxes"].double().numpy(), target["labels"].numpy() - 1)
+
+    with ours_eval(setting) as batches:
+        found = (one for batch in batches for one in samples(0)(batch))
+        given = objects.nothing, sizes_of(setting.data), _SEED
+        return objects.compared(of_index, found, *given, exact=True)
+
+
+def theirs_eval(setting: Setting) -> Any:
+    data, batches = dataset(setting, part="val")
+    return plain(data, setting, collate_fn=batches)
+
+
+def ours_eval(setting: Setting) -> fastload.Loader:
+    return loader(setting, pipelines.rtdetrv2_eval(), None)
+
+
 def operations(originals: Path) -> tuple[Any, Any]:
     """Of its own class for the crop, what it derives from, and its probability."""
     compose = configured(originals)[0]
@@ -177,5 +201,16 @@ PIPELINES = (
         operations=operations,
         same=same,
         data=coco_of,
+    ),
+    Pipeline(
+        "rtdetrv2_eval",
+        "rtdetrv2",
+        side(1, theirs_eval),
+        side(0, ours_eval),
+        batch_size=8,
+        bar=None,
+        exact=True,
+        same=same_eval,
+        data=partial(coco_of, beyond=True),
     ),
 )

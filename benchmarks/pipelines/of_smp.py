@@ -19,7 +19,8 @@ from torch.utils.data import Dataset as BaseDataset
 import fastload
 from benchmarks.inputs import photographs
 from benchmarks.pipelines.classes import numbers_of, plain, tiles_of
-from benchmarks.pipelines.pipeline import Numbers, Pipeline, Setting, Side, Tile
+from benchmarks.pipelines.of_torchvision_segmentation import masks_apart
+from benchmarks.pipelines.pipeline import Judgement, Numbers, Pipeline, Setting, Side, Tile
 from fastload import pipelines
 
 _NOTEBOOK = "segmentation_models.pytorch/examples/camvid_segmentation_multiclass.ipynb"
@@ -60,31 +61,36 @@ def notebook(originals: Path) -> dict[str, Any]:
     return made
 
 
-def augmentation(originals: Path) -> Any:
+def augmentation(originals: Path, part: str = "training") -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return notebook(originals)["get_training_augmentation"]()
+        return notebook(originals)[f"get_{part}_augmentation"]()
 
 
-def theirs(setting: Setting) -> DataLoader[Any]:
+def data_set(setting: Setting, part: str) -> Any:
     dataset = notebook(setting.originals)["Dataset"](
         str(setting.data / "train"),
         str(setting.data / "trainannot"),
-        augmentation=augmentation(setting.originals),
+        augmentation=augmentation(setting.originals, part),
     )
     # Its classes are counted again, the last one as 0; here they are as the files have them.
     dataset.class_map = {value: value for value in range(_CLASSES)}
     for files in (dataset.images_fps, dataset.masks_fps):
         files.sort()
-    return plain(dataset, setting)
+    return dataset
 
 
-def ours(setting: Setting) -> fastload.Loader:
+def theirs(setting: Setting, part: str = "training") -> DataLoader[Any]:
+    return plain(data_set(setting, part), setting)
+
+
+def ours(setting: Setting, part: str = "training") -> fastload.Loader:
+    transform = {"training": pipelines.smp_camvid, "validation": pipelines.smp_camvid_eval}[part]
     return fastload.create_loader(
         setting.data,
         setting.batch_size,
         split="train",
-        transform=pipelines.smp_camvid(),
+        transform=transform(),
         shuffle=setting.shuffle,
         drop_last=setting.shuffle,
         num_workers=max(1, setting.workers),
@@ -111,6 +117,18 @@ def tiles(batch: Any) -> list[Tile]:
     ]
 
 
+def same_eval(setting: Setting) -> list[Judgement]:
+    data = data_set(setting, "validation")
+    with ours(setting, "validation") as loader:
+        return masks_apart((_sample(data, index) for index in range(len(data))), loader)
+
+
+def _sample(data: Any, index: int) -> tuple[Any, Any, tuple[int, int]]:
+    """It is not resized: no pixel is on a border."""
+    image, mask = data[index]
+    return image, mask, (mask.shape[1], mask.shape[0])
+
+
 PIPELINES = (
     Pipeline(
         "smp_camvid",
@@ -120,6 +138,21 @@ PIPELINES = (
         batch_size=32,
         bar=2.5,
         operations=lambda originals: (augmentation(originals), pipelines.smp_camvid()),
+        data=camvid_of,
+    ),
+    Pipeline(
+        "smp_camvid_eval",
+        "smp_camvid",
+        Side(functools.partial(theirs, part="validation"), numbers, tiles),
+        Side(functools.partial(ours, part="validation"), numbers, tiles),
+        batch_size=1,
+        bar=None,
+        operations=lambda originals: (
+            augmentation(originals, "validation"),
+            pipelines.smp_camvid_eval(),
+        ),
+        exact=True,
+        same=same_eval,
         data=camvid_of,
     ),
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,11 +44,16 @@ class Targets(CocoDetection):
         return self.made(image, {"boxes": boxes, "labels": labels})
 
 
-def dataset(setting: Setting, kind: str, *, colour: bool = True) -> Targets:
-    folder = setting.originals / "vision" / "references" / "detection"
+def presets(originals: Path) -> Any:
+    folder = originals / "vision" / "references" / "detection"
     module(folder / "transforms.py", "transforms")  # as its presets import it
-    presets = module(folder / "presets.py", "detection_presets")
-    made = presets.DetectionPresetTrain(data_augmentation=kind)
+    return module(folder / "presets.py", "detection_presets")
+
+
+def dataset(setting: Setting, kind: str, *, colour: bool = True) -> Targets:
+    if kind == "eval":
+        return Targets(setting, presets(setting.originals).DetectionPresetEval())
+    made = presets(setting.originals).DetectionPresetTrain(data_augmentation=kind)
     if not colour:
         steps = made.transforms.transforms
         steps[:] = [one for one in steps if type(one).__name__ != "RandomPhotometricDistort"]
@@ -63,13 +69,14 @@ def theirs(kind: str, setting: Setting) -> Any:
 
 
 def ours(kind: str, setting: Setting, *, colour: bool = True) -> fastload.Loader:
-    steps = pipelines.torchvision_detection(kind).transforms
+    training, evaluation = pipelines.torchvision_detection, pipelines.torchvision_detection_eval
+    made = evaluation() if kind == "eval" else training(kind)
     left_out = () if colour else (v2.RandomPhotometricDistort,)
     return fastload.create_loader(
         setting.data,
         setting.batch_size,
         split="train",
-        transform=v2.Compose([one for one in steps if type(one) not in left_out]),
+        transform=v2.Compose([one for one in made.transforms if type(one) not in left_out]),
         collate_fn="torchvision",
         shuffle=setting.shuffle,
         drop_last=setting.shuffle,
@@ -122,15 +129,17 @@ def ssd(source: Fed, draws: Draws, size: tuple[int, int]) -> Numbers:
 
 
 def same(kind: str, given: Callable[..., Numbers], setting: Setting) -> list[Judgement]:
+    exact = kind == "eval"
     data = dataset(setting, kind, colour=False)
     with ours(kind, setting, colour=False) as loader:
         found = (one for batch in loader for one in samples(batch))
         return objects.compared(
             lambda index: sample(*data[index]),
-            islice(found, _FEW),
+            islice(found, None if exact else _FEW),
             given,
             sizes_of(setting.data),
             _SEED,
+            exact=exact,
         )
 
 
@@ -138,7 +147,7 @@ def side(made: Any) -> Side:
     return Side(made, objects.numbers(samples), objects.tiles(samples))
 
 
-PIPELINES = tuple(
+TRAINING = tuple(
     Pipeline(
         f"torchvision_detection, {kind}",
         "torchvision_detection",
@@ -157,3 +166,16 @@ PIPELINES = tuple(
         ("hflip", hflip),
     )
 )
+
+EVALUATION = Pipeline(
+    "torchvision_detection_eval",
+    "torchvision_detection",
+    side(partial(theirs, "eval")),
+    side(partial(ours, "eval")),
+    batch_size=8,
+    bar=None,
+    exact=True,
+    same=partial(same, "eval", objects.nothing),
+    data=coco_of,
+)
+PIPELINES = (*TRAINING, EVALUATION)

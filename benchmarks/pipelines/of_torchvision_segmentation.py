@@ -3,6 +3,8 @@ over torchvision's own data set of PASCAL VOC."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,16 @@ from benchmarks.inputs import photographs
 from benchmarks.pipelines.classes import numbers_of, plain, tiles_of
 from benchmarks.pipelines.fed import fed
 from benchmarks.pipelines.originals import module
-from benchmarks.pipelines.pipeline import Judgement, Numbers, Pipeline, Setting, Side, Tile
+from benchmarks.pipelines.pipeline import (
+    MEAN_APART,
+    MOST_APART,
+    Judgement,
+    Numbers,
+    Pipeline,
+    Setting,
+    Side,
+    Tile,
+)
 from fastload import pipelines
 from fastload.draws import Draws
 from fastload.pipelines.normalised import MEAN, STD
@@ -54,24 +65,32 @@ def voc_of(source: Path, work: Path, least: int) -> Path:
     return folder
 
 
-def dataset(setting: Setting) -> VOCSegmentation:
+def dataset(setting: Setting, *, evaluates: bool = False) -> VOCSegmentation:
     folder = setting.originals / "vision" / "references" / "segmentation"
     module(folder / "transforms.py", "transforms")  # as its presets import it
     presets = module(folder / "presets.py", "segmentation_presets")
-    transforms = presets.SegmentationPresetTrain(base_size=_BASE, crop_size=_CROP)
+    transforms = (
+        presets.SegmentationPresetEval(base_size=_BASE)
+        if evaluates
+        else presets.SegmentationPresetTrain(base_size=_BASE, crop_size=_CROP)
+    )
     return VOCSegmentation(str(setting.data), image_set="train", transforms=transforms)
 
 
-def theirs(setting: Setting) -> Any:
-    return plain(dataset(setting), setting)
+def theirs(setting: Setting, *, evaluates: bool = False) -> Any:
+    return plain(dataset(setting, evaluates=evaluates), setting)
 
 
-def ours(setting: Setting) -> fastload.Loader:
+def ours(setting: Setting, *, evaluates: bool = False) -> fastload.Loader:
+    training, evaluation = (
+        pipelines.torchvision_segmentation,
+        pipelines.torchvision_segmentation_eval,
+    )
     return fastload.create_loader(
         setting.data / "VOCdevkit" / "VOC2012",
         setting.batch_size,
         split="train",
-        transform=pipelines.torchvision_segmentation(),
+        transform=evaluation() if evaluates else training(),
         shuffle=setting.shuffle,
         drop_last=setting.shuffle,
         num_workers=max(1, setting.workers),
@@ -118,6 +137,60 @@ def same(setting: Setting) -> list[Judgement]:
     ]
 
 
+def same_eval(setting: Setting) -> list[Judgement]:
+    data = dataset(setting, evaluates=True)
+
+    def of_index(index: int) -> tuple[torch.Tensor, torch.Tensor, tuple[int, int]]:
+        with fed(lambda _: iter([0.0])):  # the size, of which there is one
+            image, mask = data[index]
+        with Image.open(data.images[index]) as opened:
+            return image, mask, opened.size
+
+    scale = torch.tensor(STD).view(3, 1, 1) * 255
+    with ours(setting, evaluates=True) as loader:
+        return masks_apart(map(of_index, range(len(data))), loader, scale)
+
+
+def masks_apart(wanted: Iterable[Any], ours: Iterable[Any], scale: Any = 1) -> list[Judgement]:
+    """How far images and masks of both sides are apart, where nothing is random.
+
+    Args:
+        wanted: an image (3, H, W), a mask (H, W), and the stored image's width and height, of each
+            sample.
+        ours: the batches.
+        scale: what an image is multiplied with, to be of 255.
+    """
+    most = mean = masked = elsewhere = 0.0
+    count = other = 0
+    found = ((image, mask) for batch in ours for image, mask in zip(*batch, strict=True))
+    for (theirs, true, size), (image, mask) in zip(wanted, found, strict=True):
+        count += 1
+        if image.shape != theirs.shape or mask.shape != true.shape:
+            other += 1
+            continue
+        differences = (torch.as_tensor(image).double() - torch.as_tensor(theirs)).abs() * scale
+        most, mean = max(most, float(differences.max())), max(mean, float(differences.mean()))
+        others = mask != torch.as_tensor(true)
+        masked = max(masked, float(others.double().mean()))
+        (width, height), (tall, wide) = size, mask.shape
+        on_border = _on_border(height, tall)[:, None] | _on_border(width, wide)
+        elsewhere += float((others & ~on_border).sum())
+    print(f"part of the worst mask that differs: {masked:.4g}")
+    return [
+        Judgement(f"of {count}, of other sizes", float(other), 0.0, False),
+        Judgement("largest difference of a pixel, of 255", round(most, 3), MOST_APART, False),
+        Judgement("mean difference of the worst image, of 255", mean, MEAN_APART, False),
+        Judgement("pixels of masks that differ, but on borders of two", elsewhere, 0.0, False),
+    ]
+
+
+def _on_border(before: int, after: int) -> torch.Tensor:
+    """Whether pixels of a resized image lie where two of the stored one meet: which of the two is
+    the nearest, is a matter of rounding."""
+    places = (torch.arange(after, dtype=torch.float64) + 0.5) * before / after
+    return (places - places.round()).abs() < 1e-4
+
+
 def _drawn(index: int, size: tuple[int, int]) -> Any:
     draws = Draws(_SEED, 0, np.array([index]))
     resize = float(draws.uniform(0, 1)[0, 0])
@@ -137,6 +210,17 @@ PIPELINES = (
         batch_size=8,
         bar=2.5,
         same=same,
+        data=voc_of,
+    ),
+    Pipeline(
+        "torchvision_segmentation_eval",
+        "torchvision_segmentation",
+        Side(partial(theirs, evaluates=True), numbers, tiles),
+        Side(partial(ours, evaluates=True), numbers, tiles),
+        batch_size=1,
+        bar=None,
+        exact=True,
+        same=same_eval,
         data=voc_of,
     ),
 )

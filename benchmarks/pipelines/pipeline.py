@@ -14,6 +14,8 @@ from benchmarks.inputs import photographs
 
 Numbers = Mapping[str, npt.NDArray[np.float64]]
 """By what they say, such as "mean of red": one number of each sample, or of each object."""
+MOST_APART, MEAN_APART = 2.0, 0.2
+"""Of 255, where nothing is random: docs/guarantees.md. Tiles are rounded, which adds up to 1."""
 Tile = npt.NDArray[np.uint8]
 """(H, W, 3): what a sample looks like, all of its views side by side."""
 
@@ -83,7 +85,8 @@ class Pipeline:
     """From the folder of originals, the transforms of the original and ours: their operations must
     be equal. None: the original has other classes, so that there is nothing to compare."""
     exact: bool = False
-    """Nothing in it is random: tiles are compared pixel by pixel, in place of distributions."""
+    """Nothing in it is random: all samples are compared by `same`, or their tiles pixel by pixel,
+    in place of distributions."""
     same: Callable[[Setting], list[Judgement]] | None = None
     """With the random numbers of ours, how far samples of the original are from ours, in order."""
     data: Callable[[Path, Path, int], Path] = folder_of_classes
