@@ -11,10 +11,10 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import psutil
@@ -42,11 +42,15 @@ from fastload.cache.resident import ResidentSource, arrays_of, in_memory, nbytes
 from fastload.cache.stamps import Look
 from fastload.cache.writing import verify_cache
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError, SourceError, counted
+from fastload.errors import CacheError, ConfigurationError, SourceError, counted
+from fastload.native.seek import SUFFIX, default_path
 from fastload.render.drawn import DrawnGeometry
 from fastload.sources.base import Source
 from fastload.sources.buffers import is_mapped
 from fastload.sources.inspection import refuse_among_samples
+
+if TYPE_CHECKING:
+    from fastload.render.jpeg_share import OnDevice
 
 logger = logging.getLogger("fastload")
 
@@ -85,6 +89,11 @@ class CacheOptions(BackendOptions):
     """Where batches are made from: memory-mapped files, the host's memory, or the memory of the
     loader's device. auto: of a GPU, where the samples take less than a quarter of its memory;
     otherwise files."""
+    compressed: bool = field(default=False, kw_only=True)
+    """With storage="device": keep JPEGs as they are in the GPU's memory, and decode each batch
+    there (`docs/gpu-decode.md`). The samples are those of the files. No cache of pixels is built;
+    what is noted of the files is kept in `directory`, as `points.seek`, or else where the seek
+    index of `turbojpeg` is."""
     fill: Fill = "first"
     """When a cache that is not there is built: before the first batch, or while batches are decoded
     from the files, by a process of low priority; `backend="auto"` then decides whether it is worth
@@ -102,6 +111,11 @@ class CacheOptions(BackendOptions):
     def may_be_declined(self) -> bool:
         """See `BackendOptions`."""
         return self.fill == "while-training"
+
+    @property
+    def decode_on(self) -> Literal["host", "device"]:
+        """Where JPEGs are decoded, batch by batch; as of `TurboJpegOptions`."""
+        return "device" if self.compressed else "host"
 
     @classmethod
     def within(cls, directory: Path) -> CacheOptions:
@@ -145,6 +159,8 @@ class CacheBackend(BatchMaker):
             raise ConfigurationError(
                 f"storage: must be 'auto', 'disk', 'ram' or 'device', got {options.storage!r}."
             )
+        if options.compressed:
+            _check_compressed(context, options)
         made = context.source.made
         if (context.recipe.composite.most > 1 or made) and (
             options.short_side is not None
@@ -162,7 +178,7 @@ class CacheBackend(BatchMaker):
         given = context.source
         self._layout = "tuple" if given.objects else None
         stored = all(column.in_array() is not None for column in given.pixels.values())
-        self._builds = (
+        self._builds = not options.compressed and (
             options.short_side is not None or bool(given.encoded or given.objects) or not stored
         )
         if self._builds and not is_cache(self._directory):
@@ -224,7 +240,13 @@ class CacheBackend(BatchMaker):
     @property
     def in_place(self) -> bool:
         """See `Backend`. Memory maps are copied by storage="ram", all by the memory of a GPU."""
-        return not self._builds and self._storage != "ram" and self._context.device.type == "cpu"
+        here = self._storage != "ram" and self._context.device.type == "cpu"
+        return here and not (self._builds or self._options.compressed)
+
+    @property
+    def on_device(self) -> OnDevice | None:
+        """What a GPU has decoded so far; None where the samples are pixels."""
+        return getattr(self._pixels, "on_device", None)
 
     def start(self, draws: Draws) -> Work:
         if self._filler is not None and self._filler.ended():
@@ -296,6 +318,8 @@ class CacheBackend(BatchMaker):
         self._rows = self._pixels = None  # opened again by the next batch
 
     def _open(self) -> tuple[RowReader, PixelMaker]:
+        if self._options.compressed:
+            return self._resident()
         if not self._fills or self._replaced or self._is_current():
             return self._from(self._opened_source())
         if not fills_here():
@@ -315,6 +339,34 @@ class CacheBackend(BatchMaker):
         # As the backend that "auto" would have taken: with its seek points, and its mosaics.
         return reader_and_pixels(
             self._context, self._threads, self._options.decode_settings, seek_index="auto"
+        )
+
+    def _resident(self) -> tuple[RowReader, PixelMaker]:
+        """What decodes files that are resident on the device."""
+        from fastload.backends.pixels_resident import ResidentPixels
+
+        context, options = self._context, self._options
+        self._source = source = context.source
+        path = default_path(source)
+        if options.directory is not None:
+            path = Path(options.directory).expanduser().absolute() / f"points{SUFFIX}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CacheError(
+                f"directory: {path.parent} cannot be made ({error.strerror}). Name a folder that "
+                "can be written."
+            ) from error
+        rows = RowReader(
+            source,
+            context.recipe,
+            settings=options.decode_settings,
+            threads=self._threads.count,
+            allocate=context.allocate,
+        )
+        how: dict[str, Any] = {"decode_on": "device", "asked": context, "device": context.device}
+        return rows, ResidentPixels(
+            context, rows, self._threads, seek_index=path, show=options.progress, **how
         )
 
     def _is_current(self) -> bool:
@@ -356,6 +408,9 @@ class CacheBackend(BatchMaker):
         self._pixels = self._rows = self._source = None
 
     def explain(self) -> Mapping[str, str]:
+        if self._options.compressed:
+            where = f"device: compressed images in the memory of {self._context.device}"
+            return {"storage": where, **super().explain()}
         rows = {"cache": self._explain_origin(), "resolution": self._explain_resolution()}
         source, storage = self._source, self._storage or "auto"
         if source is self._context.source and self._builds:
@@ -466,6 +521,27 @@ def _directory_of(source: Source, options: CacheOptions) -> Path:
         variant = Variant(options.short_side, upright, options.max_pixels)
         return default_directory(source, variant)
     return Path(options.directory).expanduser().absolute()
+
+
+def _check_compressed(context: Context, options: CacheOptions) -> None:
+    """Raises ConfigurationError, BackendUnavailableError, CacheError: compressed=True cannot be."""
+    why = ""
+    if options.storage != "device":
+        why = f"it is for storage='device', and this is {options.storage!r}"
+    elif options.short_side is not None:
+        why = (
+            "images stay as they are in the files, and short_side makes other ones. `fastload pack "
+            "--short-side 256 --quality 90` writes those as JPEGs"
+        )
+    elif options.fill != "first":
+        why = "fill='while-training' is for a cache of pixels"
+    elif options.verify:
+        why = "verify=True is for a cache of pixels"
+    if why:
+        raise ConfigurationError(f"options: compressed=True cannot be: {why}.")
+    from fastload.backends.pixels_resident import require_resident
+
+    require_resident(context, context.device)
 
 
 class _DevicePixels(PixelMaker):

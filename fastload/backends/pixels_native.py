@@ -215,7 +215,7 @@ class NativePixels(PixelMaker):
         fused = self._fused(draws)
         if None not in fused:
             pending = self._submit(draws, files, fused, work.buffers)
-            work.parts.append(_CorePart(0, pending, self._threads))
+            work.parts.append(CorePart(0, pending, self._threads))
         else:
             later = self._threads.submit(self._measure, draws, files, work.buffers)
             work.parts.append(LaterPart(0, later, self._threads))
@@ -237,7 +237,7 @@ class NativePixels(PixelMaker):
         here = all(each is not None and each.here.all() for each in looked.values())
         if here or all(column.grouped for column in self._source.encoded.values()):
             pending = self._read(draws, work.buffers, looked)
-            return [_CorePart(0, pending, self._threads)]
+            return [CorePart(0, pending, self._threads)]
         return self._start_reading(work, looked)
 
     def _start_reading(
@@ -369,7 +369,7 @@ class NativePixels(PixelMaker):
                     sampling=column.kind.resampling(plan),
                     here=self.light,
                 )
-                work.parts.append(_CorePart(0, pending, self._threads))
+                work.parts.append(CorePart(0, pending, self._threads))
         return work
 
     def _copy(self, draws: Draws) -> BatchInWork:
@@ -388,7 +388,7 @@ class NativePixels(PixelMaker):
 
 
 @dataclass(frozen=True)
-class _CorePart:
+class CorePart:
     """Rows that the core works on."""
 
     first: int
@@ -423,7 +423,7 @@ class LaterPart:
 
     def lost(self) -> Iterator[tuple[int, None]]:
         pending = self.threads.result(self.later)
-        yield from _CorePart(self.first, pending, self.threads).lost()
+        yield from CorePart(self.first, pending, self.threads).lost()
 
     def cancel(self) -> None:
         self.later.cancel()
@@ -431,7 +431,7 @@ class LaterPart:
     def wait(self) -> None:
         # After either of these nothing was handed to the core.
         if not self.later.cancelled() and self.later.exception() is None:
-            _CorePart(self.first, self.later.result(), self.threads).wait()
+            CorePart(self.first, self.later.result(), self.threads).wait()
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fastload import native
@@ -44,8 +45,15 @@ _REASONS = {
 }
 
 
-def require_device(asked: Asked, device: torch.device, **how: Any) -> None:
-    """For decode_on="device".
+def require_device(
+    asked: Asked,
+    device: torch.device,
+    option: str = "decode_on='device'",
+    instead: str = "decode_on='auto' or 'host'",
+    **how: Any,
+) -> None:
+    """For decode_on="device", or another option that asks for it; `instead`: what to use where this
+    cannot be.
 
     Raises:
         BackendUnavailableError: nothing can be decoded on this device.
@@ -53,13 +61,9 @@ def require_device(asked: Asked, device: torch.device, **how: Any) -> None:
             yet.)
     """
     if why := _why_no_images(asked, **how):
-        raise ConfigurationError(
-            f"options: decode_on='device' cannot be: {why}. Use decode_on='auto' or 'host'."
-        )
+        raise ConfigurationError(f"options: {option} cannot be: {why}. Use {instead}.")
     if why := jpegs_on_device.why_not(device):
-        raise BackendUnavailableError(
-            f"options: decode_on='device': {why.rstrip('.')}. Or use decode_on='auto' or 'host'."
-        )
+        raise BackendUnavailableError(f"options: {option}: {why.rstrip('.')}. Or use {instead}.")
 
 
 def _why_no_images(asked: Asked, *, decoder: str = "auto", draft: bool = False, **_: object) -> str:
@@ -94,6 +98,10 @@ class PlannedBuffers(Buffers):
     """Images of the whole batch that are for the device."""
     made: list[tuple[int, list[_core.DevicePlan]]] = field(default_factory=list)
     """All plans of the batch so far, one for each view, with their first rows."""
+    resident: _core.ResidentImages | None = None
+    """Images whose data are on the device."""
+    numbers: npt.NDArray[np.int64] | None = None
+    """(B,): which image of the source each is, where some are resident."""
 
     @property
     def plans(self) -> list[_core.DevicePlan]:  # type: ignore[override]
@@ -101,27 +109,43 @@ class PlannedBuffers(Buffers):
         them."""
         core, count = load(), len(next(iter(self.images.values())))
         share = min(max(self.share - self.first, 0), count)
-        plans = [core.DevicePlan(count, share, MEMORY) for _ in self.images]
+        resident: tuple[Any, ...] = ()
+        if self.resident is not None and self.numbers is not None:
+            resident = (self.resident, self.numbers.tolist())
+        plans = [core.DevicePlan(count, share, MEMORY, *resident) for _ in self.images]
         self.made.append((self.first, plans))
         return plans
 
     def take(self, rows: slice) -> PlannedBuffers:
         some = super().take(rows)
         first = self.first + (rows.start or 0)
-        return PlannedBuffers(some.images, some.points, first, self.share, self.made)
+        numbers = None if self.numbers is None else self.numbers[rows]
+        return PlannedBuffers(
+            some.images, some.points, first, self.share, self.made, self.resident, numbers
+        )
 
 
 class PlannedPixels(NativePixels):
     """As `NativePixels`, of one column of images."""
 
+    _resident: _core.ResidentImages | None = None
+    """Images whose data are on the device already."""
+
     def __init__(
-        self, *parts: Any, decode_on: DecodeOn, asked: Asked, device: torch.device, **how: Any
+        self,
+        *parts: Any,
+        decode_on: DecodeOn,
+        asked: Asked,
+        device: torch.device,
+        share: DeviceShare | None = None,
+        **how: Any,
     ) -> None:
         """
         Args:
             parts, how: of `NativePixels`.
             asked: what batches are to be made of.
             device: where they go.
+            share: of the device; None: as `decode_on` says.
 
         Raises:
             ConfigurationError: decode_on="device", and there is no seek index.
@@ -132,7 +156,7 @@ class PlannedPixels(NativePixels):
         # Nothing is decoded on a device before its points are noted: all are noted at once.
         self.only_cheap = bool(why)
         super().__init__(*parts, **how)
-        self._share = DeviceShare(fixed=decode_on == "device")
+        self._share = share or DeviceShare(fixed=decode_on == "device")
         self._plans = True
         """Whether images are planned now; not for those that were planned before."""
         self._received = time.perf_counter()
@@ -168,15 +192,15 @@ class PlannedPixels(NativePixels):
 
     def explain(self, decoded: Mapping[str, int]) -> Mapping[str, str]:
         found = self.on_device
-        asked = "device" if self._share.is_fixed else "auto"
+        asked = self._share.asked
         if found.stopped:
             return {
                 **super().explain(decoded),
-                "decoded on": f"the host alone (decode_on={asked!r}): {found.stopped}",
+                "decoded on": f"the host alone ({asked}): {found.stopped}",
             }
         left = ", ".join(f"{count} {reason}" for reason, count in found.left.items())
         where = (
-            f"decode_on={asked!r}: {found.share:.0%} of each batch for the device; "
+            f"{asked}: {found.share:.0%} of each batch for the device; "
             f"{counted(found.images, 'image')} decoded there so far, in {found.seconds:.3f} s of "
             f"its time; {found.refused} refused and made again"
         )
@@ -194,7 +218,14 @@ class PlannedPixels(NativePixels):
         made = super()._buffers(draws, sizes)
         if not self._plans or self._share.stopped:
             return made
-        return PlannedBuffers(made.images, made.points, share=self._share.of(len(draws)))
+        share = self._share.of(len(draws))
+        resident: dict[str, Any] = {"resident": self._resident, "numbers": draws.indices}
+        return PlannedBuffers(
+            made.images,
+            made.points,
+            share=share,
+            **(resident if self._resident is not None else {}),
+        )
 
     def _columns(self, work: BatchInWork, waited: _Waited) -> dict[str, Any]:
         """The columns of a batch whose parts are all there."""

@@ -156,8 +156,9 @@ class Ticket {
 // `DevicePlan` in Python: the crops of one batch that a job plans for a GPU.
 class DevicePlan {
   public:
-    DevicePlan(size_t count, size_t share, uint64_t memory)
-        : plans_(count, share, memory), batch_(memory) {}
+    // `resident`: None, or ResidentImages, with the number there of each image.
+    DevicePlan(size_t count, size_t share, uint64_t memory, nb::object resident,
+               const std::vector<size_t>& numbers);
 
     const device::Plans& plans() const { return plans_; }
     // For the one job that fills it. Throws ValueError if there was one, or it has other images.
@@ -172,7 +173,7 @@ class DevicePlan {
     void finish();
     // Throws RuntimeError before `finish`.
     const device::BatchPlan& finished() const;
-    // Removes the points of these images from the index.
+    // Removes the points of these images from the index; those that are resident are so no more.
     void drop(const std::vector<size_t>& images);
 
   private:
@@ -180,7 +181,8 @@ class DevicePlan {
     device::BatchPlan batch_;
     std::shared_ptr<Job> job_;
     SeekIndex* index_ = nullptr;
-    nb::object kept_;  // the index
+    ResidentImages* resident_ = nullptr;
+    nb::object kept_, kept_resident_;  // the index, and `resident_`
     bool finished_ = false;
 };
 

@@ -2,16 +2,30 @@
 #include <array>
 
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings.hpp"
 #include "cuda/host.hpp"
 #include "device_plan.hpp"
+#include "resident_images.hpp"
 #include "seek_index.hpp"
 
 namespace fastload {
 
 using namespace nb::literals;
+
+DevicePlan::DevicePlan(size_t count, size_t share, uint64_t memory, nb::object resident,
+                       const std::vector<size_t>& numbers)
+    : plans_(count, share, memory), batch_(memory), kept_resident_(std::move(resident)) {
+    if (kept_resident_.is_none()) return;
+    resident_ = nb::cast<ResidentImages*>(kept_resident_);
+    require(numbers.size() == count, "numbers: one for each image is needed");
+    for (const size_t number : numbers)
+        require(number < resident_->count(), "numbers: beyond those that may be resident");
+    plans_.resident = resident_;
+    plans_.numbers = numbers;
+}
 
 device::Plans* DevicePlan::fill(size_t count, SeekIndex& index) {
     require(index_ == nullptr, "plan: it was filled before");
@@ -52,6 +66,7 @@ void DevicePlan::drop(const std::vector<size_t>& images) {
         require(image < plans_.images.size(), "images: beyond their number");
         const device::Plans::Image& one = plans_.images[image];
         if (one.size != 0) index_->drop(one.hash, one.size);
+        if (resident_ != nullptr) resident_->drop(plans_.numbers[image]);
     }
 }
 
@@ -87,11 +102,66 @@ std::vector<ChunkNumbers> chunks_of(const DevicePlan& plan) {
     return made;
 }
 
+using Prepared = std::tuple<
+    nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>, nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>,
+    nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>, nb::ndarray<nb::numpy, int32_t, nb::ndim<1>>>;
+
+// Prepares images `first` and those after it. Returns what is to be copied to the device; of each
+// image where its part ends, the bytes of its headers, and why it is left.
+Prepared prepare(ResidentImages& resident, size_t first,
+                 const std::vector<Input<uint8_t, 1>>& files, const SeekIndex& index,
+                 int64_t max_pixels, bool exif) {
+    require(first <= resident.count() && files.size() <= resident.count() - first,
+            "files: beyond those that may be resident");
+    std::vector<uint8_t> bytes;
+    std::vector<int64_t> ends, headers;
+    std::vector<int32_t> left;
+    {
+        const WithoutGil released;
+        for (size_t i = 0; i < files.size(); ++i) {
+            size_t scan = 0;
+            left.push_back(
+                static_cast<int32_t>(resident.prepare(first + i, files[i].data(), files[i].shape(0),
+                                                      index, {max_pixels}, exif, bytes, scan)));
+            ends.push_back(static_cast<int64_t>(bytes.size()));
+            headers.push_back(static_cast<int64_t>(scan));
+        }
+    }
+    return {array_of(std::move(bytes)), array_of(std::move(ends)), array_of(std::move(headers)),
+            array_of(std::move(left))};
+}
+
 }  // namespace
 
 void bind_device(nb::module_& m) {
+    nb::class_<ResidentImages>(m, "ResidentImages")
+        .def(nb::init<size_t>(), "count"_a)
+        .def("prepare", &prepare, "first"_a, "files"_a, "index"_a, "max_pixels"_a, "exif"_a)
+        .def(
+            "place",
+            [](ResidentImages& resident, size_t number, uint64_t address) {
+                require(number < resident.count(), "number: beyond those that may be resident");
+                resident.place(number, address);
+            },
+            "number"_a, "address"_a)
+        .def(
+            "resident",
+            [](const ResidentImages& resident, const Input<int64_t, 1>& numbers) {
+                std::vector<uint8_t> made;
+                for (size_t i = 0; i < numbers.shape(0); ++i) {
+                    const auto number = static_cast<uint64_t>(numbers.data()[i]);
+                    require(number < resident.count(),
+                            "numbers: beyond those that may be resident");
+                    made.push_back(resident.is_resident(number) ? 1 : 0);
+                }
+                return array_of(std::move(made));
+            },
+            "numbers"_a)
+        .def_prop_ro("nbytes", &ResidentImages::nbytes);
     nb::class_<DevicePlan>(m, "DevicePlan")
-        .def(nb::init<size_t, size_t, uint64_t>(), "images"_a, "share"_a, "memory"_a)
+        .def(nb::init<size_t, size_t, uint64_t, nb::object, const std::vector<size_t>&>(),
+             "images"_a, "share"_a, "memory"_a, "resident"_a = nb::none(),
+             "numbers"_a = std::vector<size_t>())
         .def("finish", &DevicePlan::finish)
         .def("drop", &DevicePlan::drop, "images"_a)
         .def_prop_ro("left", &left, nb::rv_policy::automatic)

@@ -251,10 +251,10 @@ Rectangle rectangle_of(const jpeg::Frame& frame, const Box& box, bool smooth) {
             divide_up(chroma_bottom, 8)};
 }
 
-}  // namespace
-
-Left plan_crop(const jpeg::Frame& frame, const uint8_t* data, size_t size,
-               const jpeg::Points& points, const Box& box, uint64_t memory, CropPlan& out) {
+// What follows from the header: the rectangle of a crop, and all of `out` but its data and
+// segments.
+Left plan_header(const jpeg::Frame& frame, const Box& box, uint64_t memory, CropPlan& out,
+                 Rectangle& area) {
     out.segments.clear();
     out.bytes.clear();
     out.crop = {};
@@ -265,12 +265,8 @@ Left plan_crop(const jpeg::Frame& frame, const uint8_t* data, size_t size,
     if (box.top < 0 || box.left < 0 || box.height < 1 || box.width < 1 ||
         box.height > frame.height - box.top || box.width > frame.width - box.left)
         return Left::box;
-    const int columns = jpeg::mcu_columns(frame), rows = jpeg::mcu_rows(frame);
-    if (points.step < 1 || points.points.size() != static_cast<size_t>(points.in_row(columns)) *
-                                                       static_cast<size_t>(rows))
-        return Left::points;
     const bool smooth = frame.h < 4;
-    const Rectangle area = rectangle_of(frame, box, smooth);
+    area = rectangle_of(frame, box, smooth);
     crop.columns = area.stop_column - area.first_column;
     const auto mcus =
         static_cast<uint64_t>(crop.columns) * static_cast<uint64_t>(area.stop_row - area.first_row);
@@ -306,8 +302,27 @@ Left plan_crop(const jpeg::Frame& frame, const uint8_t* data, size_t size,
     crop.smooth = smooth ? 1 : 0;
     crop.is_ycc = frame.colour == jpeg::Colour::ycc ? 1 : 0;
     if (!add_codes(frame, out)) return Left::kind;
-
     crop.data = out.bytes.size();
+    return Left::none;
+}
+
+// Threads that run together then end together, nearly.
+void sort_by_bits(std::vector<Segment>& segments) {
+    std::stable_sort(segments.begin(), segments.end(), [](const Segment& a, const Segment& b) {
+        return a.end_most - a.begin > b.end_most - b.begin;
+    });
+}
+
+// All of a crop but the order of its segments: those of a row follow each other.
+Left plan_in_order(const jpeg::Frame& frame, const uint8_t* data, size_t size,
+                   const jpeg::Points& points, const Box& box, uint64_t memory, CropPlan& out) {
+    Rectangle area;
+    if (const Left left = plan_header(frame, box, memory, out, area); left != Left::none)
+        return left;
+    const int columns = jpeg::mcu_columns(frame), rows = jpeg::mcu_rows(frame);
+    if (points.step < 1 || points.points.size() != static_cast<size_t>(points.in_row(columns)) *
+                                                       static_cast<size_t>(rows))
+        return Left::points;
     // Its rows are not longer than the rest of the file, but for the bytes that two of them share.
     const auto first =
         static_cast<size_t>(area.first_row) * static_cast<size_t>(points.in_row(columns));
@@ -322,11 +337,65 @@ Left plan_crop(const jpeg::Frame& frame, const uint8_t* data, size_t size,
     }
     // The bits after the last segment are zeros, and readable.
     out.bytes.resize(padded(out.bytes.size() + kDataPadding));
-    // Threads that run together then end together, nearly.
-    std::stable_sort(out.segments.begin(), out.segments.end(),
-                     [](const Segment& a, const Segment& b) {
-                         return a.end_most - a.begin > b.end_most - b.begin;
-                     });
+    return Left::none;
+}
+
+}  // namespace
+
+Left plan_crop(const jpeg::Frame& frame, const uint8_t* data, size_t size,
+               const jpeg::Points& points, const Box& box, uint64_t memory, CropPlan& out) {
+    const Left left = plan_in_order(frame, data, size, points, box, memory, out);
+    if (left == Left::none) sort_by_bits(out.segments);
+    return left;
+}
+
+Left prepare_resident(const jpeg::Frame& frame, const uint8_t* data, size_t size,
+                      const jpeg::Points& points, ResidentImage& resident,
+                      std::vector<uint8_t>& bytes) {
+    CropPlan whole;
+    const Box box = {0, 0, frame.height, frame.width};
+    const Left left = plan_in_order(frame, data, size, points, box, UINT64_MAX, whole);
+    if (left != Left::none) return left;
+    resident.segments.assign(whole.segments.begin(), whole.segments.end());  // without slack
+    bytes = std::move(whole.bytes);
+    return Left::none;
+}
+
+Left plan_resident(const jpeg::Frame& frame, const ResidentImage& resident, uint64_t address,
+                   const Box& box, uint64_t memory, CropPlan& out) {
+    Rectangle area;
+    if (const Left left = plan_header(frame, box, memory, out, area); left != Left::none)
+        return left;
+    out.bytes.clear();  // the codes
+    out.crop.is_resident = 1;
+    out.crop.codes = address;
+    out.crop.data += address;
+    const int last_row = jpeg::mcu_rows(frame) - 1;
+    auto add = [&](Segment segment) {
+        segment.row = static_cast<uint16_t>(segment.row - area.first_row);
+        segment.column -= area.first_column;
+        out.segments.push_back(segment);
+    };
+    auto segment = std::lower_bound(
+        resident.segments.begin(), resident.segments.end(), area.first_row,
+        [](const Segment& one, int row) { return static_cast<int>(one.row) < row; });
+    const Segment* before = nullptr;
+    bool is_first = true;  // of its row
+    for (; segment != resident.segments.end() && segment->row < area.stop_row; ++segment) {
+        if (before != nullptr && before->row != segment->row) {
+            before = nullptr;
+            is_first = true;
+        }
+        if (segment->column < area.stop_column &&
+            segment->column + segment->mcus > area.first_column) {
+            // See `Segments::add_row`: of the last point nothing but what is before it judges.
+            if (is_first && before != nullptr && segment->row == last_row) add(*before);
+            is_first = false;
+            add(*segment);
+        }
+        before = &*segment;
+    }
+    sort_by_bits(out.segments);
     return Left::none;
 }
 
@@ -385,8 +454,10 @@ void add_resize(const ResizeTaps& taps, CropPlan& out) {
 void BatchPlan::add(const CropPlan& plan, uint32_t row) {
     Crop crop = plan.crop;
     const size_t at = buffer_.size();
-    crop.codes = at;
-    crop.data += at;
+    if (crop.is_resident == 0) {
+        crop.codes = at;
+        crop.data += at;
+    }
     Resize resize = plan.resize;
     resize.row = row;
     for (Axis* axis : {&resize.down, &resize.across}) {

@@ -19,6 +19,9 @@
 #include "resample.hpp"
 
 namespace fastload {
+
+class ResidentImages;
+
 namespace device {
 
 // Why a crop is left to the CPU. The numbers are part of the Python interface: append, never
@@ -65,6 +68,25 @@ struct CropPlan {
 Left plan_crop(const jpeg::Frame& frame, const uint8_t* data, size_t size,
                const jpeg::Points& points, const Box& box, uint64_t memory, CropPlan& out);
 
+// What the host keeps of an image whose data stay on the device: what its threads decode, row by
+// row, from left to right.
+struct ResidentImage {
+    std::vector<Segment> segments;
+};
+
+// Prepares an image to be resident. Thread-safe. `bytes`: what is to be copied to the device, to a
+// place that is a multiple of 16: the Huffman codes, then the data of the whole image without
+// stuffing, then kDataPadding zeros or more.
+Left prepare_resident(const jpeg::Frame& frame, const uint8_t* data, size_t size,
+                      const jpeg::Points& points, ResidentImage& resident,
+                      std::vector<uint8_t>& bytes);
+
+// As `plan_crop`, of an image whose `bytes` lie on the device at `address`. `frame`: of the header
+// of the same file. The pixels are those of `plan_crop`; so is the verdict, but for data between a
+// point and a restart marker that the box does not need, which are not read.
+Left plan_resident(const jpeg::Frame& frame, const ResidentImage& resident, uint64_t address,
+                   const Box& box, uint64_t memory, CropPlan& out);
+
 // The weights of a geometry, and the part of the box that they need.
 struct ResizeTaps {
     Taps rows, columns;
@@ -99,6 +121,9 @@ struct Plans {
     const size_t share;
     const uint64_t memory;
     std::atomic<int64_t> room;
+    // Images that stay on the device, and the number there of each of the batch; null: none.
+    const ResidentImages* resident = nullptr;
+    std::vector<size_t> numbers;
 };
 
 // Crops that are decoded together; see ChunkArguments.

@@ -3,6 +3,7 @@
 #include "exif.hpp"
 #include "hash.hpp"
 #include "jobs.hpp"
+#include "resident_images.hpp"
 #include "seek_index.hpp"
 
 namespace fastload {
@@ -26,21 +27,31 @@ Left plan(const Bytes& file, const std::vector<View>& views, size_t row,
                  .ok())
             return Left::box;
     }
+    const device::Plans& all = *options.plans.front();
     device::Plans::Image& first = options.plans.front()->images[row];
-    first.hash = hash_bytes(file.data, file.size);
-    first.size = file.size;
-    std::vector<uint8_t> packed;
+    const bool is_resident = all.resident != nullptr && all.resident->is_resident(all.numbers[row]);
     jpeg::Points points;
-    if (!options.index->find(first.hash, first.size, packed) ||
-        !jpeg::unpack(frame, packed.data(), packed.size(), points))
-        return Left::points;
+    if (is_resident) {  // `file` is its headers
+        first.hash = all.resident->hash(all.numbers[row]);
+        first.size = all.resident->size(all.numbers[row]);
+    } else {
+        first.hash = hash_bytes(file.data, file.size);
+        first.size = file.size;
+        std::vector<uint8_t> packed;
+        if (!options.index->find(first.hash, first.size, packed) ||
+            !jpeg::unpack(frame, packed.data(), packed.size(), points))
+            return Left::points;
+    }
     for (size_t i = 0; i < views.size(); ++i) {
         const device::ResizeTaps taps(geometries[i], views[i].resample);
         device::Plans::Image& image = options.plans[i]->images[row];
         image.hash = first.hash;
         image.size = first.size;
-        const Left left = device::plan_crop(frame, file.data, file.size, points, taps.needed,
-                                            options.plans[i]->memory, image.plan);
+        const uint64_t memory = options.plans[i]->memory;
+        const Left left = is_resident ? all.resident->plan(all.numbers[row], frame, taps.needed,
+                                                           memory, image.plan)
+                                      : device::plan_crop(frame, file.data, file.size, points,
+                                                          taps.needed, memory, image.plan);
         if (left != Left::none) return left;
         device::add_resize(taps, image.plan);
     }

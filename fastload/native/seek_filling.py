@@ -70,7 +70,7 @@ def fill_seek_index(
                 rows = np.arange(start, min(start + _AT_ONCE, len(column)))
                 pool.decode_batch(
                     column.in_files(rows) or list(column.views(rows)),
-                    geometry=_first_pixels(len(rows)),
+                    geometry=first_pixels(len(rows)),
                     out=np.empty((len(rows), 1, 1, 3), np.uint8),
                     index=index,
                 ).wait()
@@ -79,7 +79,7 @@ def fill_seek_index(
     return index, Filled(images, pool.noted, pool.indexed)
 
 
-def _first_pixels(count: int) -> Geometry:
+def first_pixels(count: int) -> Geometry:
     """The upper left pixel of each of so many images."""
     box = np.tile(np.array([0, 0, 1, 1], np.int32), (count, 1))
     return Geometry(box, box[:, 2:].copy(), box.copy(), np.zeros((count, 2), np.bool_))

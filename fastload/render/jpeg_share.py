@@ -57,8 +57,12 @@ class DeviceShare:
     given a little less from time to time, so that it decodes no more than is needed.
     """
 
-    def __init__(self, *, fixed: bool) -> None:
+    def __init__(self, *, fixed: bool, asked: str = "", instead: str = "") -> None:
+        """`asked`, `instead`: the option that has asked for it, and what to use in its place, for a
+        person."""
         self._fixed = fixed
+        self.asked = asked or f"decode_on={'device' if fixed else 'auto'!r}"
+        self.instead = instead or "decode_on='host'"
         self._value = 1.0 if fixed else 0.0
         self._since = self._idle = self._pause = self._paused = 0
         self._images = self._refused = self._nbytes = 0

@@ -116,8 +116,8 @@ class PendingJpegs:
         )
         if self.share.is_fixed:
             raise BackendUnavailableError(
-                f"decode_on='device': {why}. Use decode_on='host', and please report the GPU and "
-                "its driver."
+                f"{self.share.asked}: {why}. Use {self.share.instead}, and please report the GPU "
+                "and its driver."
             )
         self.share.stop(why)
         logger.warning("decode_on='auto': %s, which decodes all from here on.", why)

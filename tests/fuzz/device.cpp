@@ -5,11 +5,13 @@
 // - points that a decode has noted are taken, and give the pixels of that decode;
 // - by changed points, or of a file that was changed after its points were noted, the crop is
 //   refused, or has the pixels that the CPU makes by these points, or that the CPU refuses;
+// - by data that are resident on the device the crop has the same pixels, as far as both take it;
 // - what is resized has the pixels that the CPU's resize makes of the crop;
 // - all coefficients are zero again afterwards.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "choices.hpp"
@@ -84,9 +86,12 @@ struct Resizing {
     }
 };
 
-// The pixels of a box, twice in a batch. Empty: it is refused, `left` says where.
+// The pixels of a box, twice in a batch, and once from data that are resident. Empty: it is
+// refused, `left` says where. `noted`: the points are those of a decode that read to the end of the
+// image.
 Pixels by_device(const jpeg::Frame& frame, const Pixels& file, const jpeg::Points& points,
-                 const Box& box, Left& left, const Resizing* resizing = nullptr) {
+                 const Box& box, Left& left, bool noted = false,
+                 const Resizing* resizing = nullptr) {
     device::BatchPlan batch(kMemory);
     device::CropPlan crop;
     left = device::plan_crop(frame, file.data(), file.size(), points, box, batch.memory(), crop);
@@ -95,22 +100,42 @@ Pixels by_device(const jpeg::Frame& frame, const Pixels& file, const jpeg::Point
         device::add_resize(device::ResizeTaps(resizing->geometry, resizing->options), crop);
     batch.add(crop);
     batch.add(crop, 1);
+    // The third: from data that are resident, in memory without slack.
+    device::ResidentImage resident;
+    Pixels grown;
+    const Left holds =
+        device::prepare_resident(frame, file.data(), file.size(), points, resident, grown);
+    const std::unique_ptr<uint8_t[]> bytes(new uint8_t[grown.size()]);
+    std::copy(grown.begin(), grown.end(), bytes.get());
+    if (holds == Left::none) {
+        require(device::plan_resident(frame, resident, reinterpret_cast<uint64_t>(bytes.get()), box,
+                                      batch.memory(), crop) == Left::none,
+                "what is resident is not planned");
+        if (resizing != nullptr)
+            device::add_resize(device::ResizeTaps(resizing->geometry, resizing->options), crop);
+        batch.add(crop, 2);
+    }
     batch.finish();
     const Size out = resizing == nullptr ? Size{} : resizing->out();
     const device::HostRun run = device::run_on_host(batch, 1, out);
     require(run.zeros_again, "coefficients are left");
     require(run.failures[0] == run.failures[1], "the verdict depends on the place in the batch");
-    const auto half = static_cast<ptrdiff_t>(run.pixels.size() / 2);
+    const auto size = static_cast<ptrdiff_t>(run.pixels.size() / batch.crops());
     if (run.failures[0] != 0) return {};
-    require(std::equal(run.pixels.begin(), run.pixels.begin() + half, run.pixels.begin() + half),
-            "the pixels depend on the place in the batch");
-    const Pixels pixels(run.pixels.begin(), run.pixels.begin() + half);
+    require(!noted || (holds == Left::none && run.failures[2] == 0),
+            "noted points are not resident");
+    const bool both = holds == Left::none && run.failures[2] == 0;
+    for (ptrdiff_t i = 1; i < (both ? 3 : 2); ++i)
+        require(std::equal(run.pixels.begin(), run.pixels.begin() + size,
+                           run.pixels.begin() + i * size),
+                "the pixels depend on the place in the batch, or on where the data are");
+    const Pixels pixels(run.pixels.begin(), run.pixels.begin() + size);
     if (resizing != nullptr) {
         const Pixels made = resizing->by_cpu(pixels, box);
-        const auto middle = run.resized.begin() + static_cast<ptrdiff_t>(made.size());
-        require(std::equal(made.begin(), made.end(), run.resized.begin(), middle) &&
-                    std::equal(made.begin(), made.end(), middle, run.resized.end()),
-                "the resize differs from the CPU's");
+        for (ptrdiff_t i = 0; i < (both ? 3 : 2); ++i)
+            require(std::equal(made.begin(), made.end(),
+                               run.resized.begin() + i * static_cast<ptrdiff_t>(made.size())),
+                    "the resize differs from the CPU's");
     }
     return pixels;
 }
@@ -166,13 +191,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const Reason verdict = decoder.read(box, (data[6] & 1) != 0, today, &points);
     if (verdict == Reason::none && !points.points.empty()) {
         Left left_to_cpu;
-        const Pixels made = by_device(frame, file, points, box, left_to_cpu);
+        const Pixels made = by_device(frame, file, points, box, left_to_cpu, true);
         require(left_to_cpu == Left::none, "noted points are not planned");
         require(!made.empty(), "noted points are refused");
         require(made == today.pixels, "the pixels differ from those without points");
         const Resizing resizing(box, data[5], data[7]);
         const Box needed = device::ResizeTaps(resizing.geometry, resizing.options).needed;
-        (void)by_device(frame, file, points, needed, left_to_cpu, &resizing);
+        (void)by_device(frame, file, points, needed, left_to_cpu, true, &resizing);
     } else {
         // Damage. Points of any kind may be in an index that somebody made.
         points.points.resize(static_cast<size_t>(points.in_row(mcu_columns(frame))) *

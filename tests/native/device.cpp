@@ -5,8 +5,9 @@
 // Of each file: notes its points, draws COUNT boxes (some at its edges and of one pixel, the others
 // as RandomResizedCrop draws them), decodes them in one batch in small chunks, by THREADS threads a
 // block, and compares each with the CPU's full decode. Points are every STEP pixels; 0: of each
-// file another distance. Points that are moved must be refused, or change nothing. Prints how many
-// boxes were equal, and what warps of 32 segments would go through.
+// file another distance. The same boxes are decoded from data that are resident on the device, too.
+// Points that are moved must be refused, or change nothing. Prints how many boxes were equal, and
+// what warps of 32 segments would go through.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -14,6 +15,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -72,7 +74,7 @@ Box draw_box(int height, int width, int number, std::mt19937& random) {
 struct Totals {
     int64_t boxes = 0, wrong = 0, refused = 0, left = 0, moved = 0, moved_refused = 0;
     int64_t segments = 0, symbols = 0, blocks = 0, bits = 0, warps = 0, warp_turns = 0;
-    int64_t longest = 0, codes_bytes = 0, crops = 0;
+    int64_t longest = 0, crops = 0, buffers = 0, buffers_resident = 0;
     std::map<std::string, int> kinds;
 };
 
@@ -104,6 +106,29 @@ std::string kind_of(const jpeg::Frame& frame) {
            (frame.restart_interval != 0 ? " restarts" : "");
 }
 
+// The data of an image as a device holds them: in memory without slack.
+class Resident {
+  public:
+    Resident(const jpeg::Frame& frame, const std::vector<uint8_t>& file,
+             const jpeg::Points& points) {
+        std::vector<uint8_t> bytes;
+        left_ = device::prepare_resident(frame, file.data(), file.size(), points, image_, bytes);
+        bytes_.reset(new uint8_t[bytes.size()]);
+        std::copy(bytes.begin(), bytes.end(), bytes_.get());
+    }
+    Left left() const { return left_; }
+    Left plan(const jpeg::Frame& frame, const Box& box, uint64_t memory,
+              device::CropPlan& out) const {
+        return device::plan_resident(frame, image_, reinterpret_cast<uint64_t>(bytes_.get()), box,
+                                     memory, out);
+    }
+
+  private:
+    Left left_;
+    device::ResidentImage image_;
+    std::unique_ptr<uint8_t[]> bytes_;
+};
+
 void try_file(const char* name, int count, unsigned seed, unsigned threads, int step,
               Totals& totals) {
     std::ifstream stream(name, std::ios::binary);
@@ -129,14 +154,22 @@ void try_file(const char* name, int count, unsigned seed, unsigned threads, int 
         return;
     }
     ++totals.kinds[kind_of(frame)];
-    device::BatchPlan plan(kMemory);
+    device::BatchPlan plan(kMemory), of_resident(kMemory);
     device::CropPlan crop;
+    const Resident resident(frame, file, points);
+    if (resident.left() != Left::none) {
+        std::printf("%s: it cannot be resident (%d)\n", name, static_cast<int>(resident.left()));
+        ++totals.refused;
+        return;
+    }
     for (int i = 0; i < count; ++i) {
         const Box box = draw_box(frame.height, frame.width, i, random);
         const Left left =
             device::plan_crop(frame, file.data(), file.size(), points, box, plan.memory(), crop);
         if (left == Left::none) {
             plan.add(crop);
+            if (resident.plan(frame, box, plan.memory(), crop) != Left::none) ++totals.wrong;
+            of_resident.add(crop);
         } else if (left == Left::memory) {
             ++totals.left;
         } else {
@@ -145,6 +178,7 @@ void try_file(const char* name, int count, unsigned seed, unsigned threads, int 
         }
     }
     plan.finish();
+    of_resident.finish();
     auto is_equal = [&](const device::BatchPlan& batch, const device::HostRun& run, size_t i) {
         const device::Crop& made = batch.crop(i);
         for (int y = 0; y < made.height; ++y) {
@@ -173,6 +207,11 @@ void try_file(const char* name, int count, unsigned seed, unsigned threads, int 
         }
     }
     count_warps(plan, run, totals);
+    totals.buffers += static_cast<int64_t>(plan.buffer().size());
+    totals.buffers_resident += static_cast<int64_t>(of_resident.buffer().size());
+    const device::HostRun run_resident = device::run_on_host(of_resident, threads);
+    if (!run_resident.zeros_again || run_resident.pixels != run.pixels) ++totals.wrong;
+    for (const uint32_t failure : run_resident.failures) totals.refused += failure != 0 ? 1 : 0;
     // The control: a point that is wrong by a bit in its place, or in a DC coefficient; any, and
     // the last one. The first is not in an index: it follows from the header. Of the whole image,
     // and of its last pixel, which only the last points lead to.
@@ -196,13 +235,18 @@ void try_file(const char* name, int count, unsigned seed, unsigned threads, int 
                 continue;
             }
             bad.add(crop);
+            const Resident badly(frame, file, points);
+            if (badly.left() == Left::none &&
+                badly.plan(frame, box, bad.memory(), crop) == Left::none)
+                bad.add(crop);
             bad.finish();
             const device::HostRun judged = device::run_on_host(bad, threads);
-            if (judged.failures[0] != 0) {
-                ++totals.moved_refused;
-            } else if (!is_equal(bad, judged, 0)) {
-                std::printf("%s: wrong pixels by a wrong point\n", name);
-                ++totals.wrong;
+            totals.moved_refused += judged.failures[0] != 0 ? 1 : 0;
+            for (size_t i = 0; i < bad.crops(); ++i) {
+                if (judged.failures[i] == 0 && !is_equal(bad, judged, i)) {
+                    std::printf("%s: wrong pixels by a wrong point\n", name);
+                    ++totals.wrong;
+                }
             }
         }
     }
@@ -214,6 +258,7 @@ void try_file(const char* name, int count, unsigned seed, unsigned threads, int 
         const Box box = {top, 0, 1, 1};
         (void)device::plan_crop(frame, file.data(), file.size(), points, box, UINT32_MAX, crop);
     }
+    (void)Resident(frame, file, points);
 }
 
 }  // namespace
@@ -249,5 +294,8 @@ int main(int argc, char** argv) {
         static_cast<double>(totals.symbols) /
             (32.0 * static_cast<double>(std::max<int64_t>(totals.warp_turns, 1))),
         static_cast<long long>(totals.longest));
+    std::printf("to be copied, a crop: %.0f bytes; of images that are resident %.0f\n",
+                static_cast<double>(totals.buffers) / crops,
+                static_cast<double>(totals.buffers_resident) / crops);
     return totals.wrong == 0 && totals.refused == 0 ? 0 : 1;
 }

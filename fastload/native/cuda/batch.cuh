@@ -41,8 +41,10 @@ struct Plane {
 
 // A crop: a rectangle of MCUs of an image, which are decoded, and a box in it, which is returned.
 struct alignas(16) Crop {
-    uint64_t data;   // where its entropy-coded data are in the batch [bytes], a multiple of 16
-    uint64_t codes;  // and its Huffman codes: the first `dc_codes` of them are for DC
+    // Where its entropy-coded data are, a multiple of 16: in the batch [bytes], or if `is_resident`
+    // their address on the device.
+    uint64_t data;
+    uint64_t codes;  // likewise its Huffman codes: the first `dc_codes` of them are for DC
     uint64_t out;    // where its pixels begin, in those of its chunk [bytes]
     uint32_t first_segment;
     uint32_t first_block;  // of its chunk; those of all components lie one after the other
@@ -57,6 +59,7 @@ struct alignas(16) Crop {
     uint8_t across, down;  // pixels for a sample of chroma
     uint8_t smooth;        // whether it is upsampled smoothly, or repeated
     uint8_t is_ycc;
+    uint8_t is_resident;  // data and codes do not come with the batch: they stay on the device
     Plane plane[kComponents];
 };
 
@@ -92,7 +95,7 @@ constexpr int kStrip = 256;
 
 // Crops that are decoded at a time: their coefficients and samples are in memory together.
 struct ChunkArguments {
-    const uint8_t* batch;     // codes and data
+    const uint8_t* batch;     // codes, data and weights
     const Crop* crops;        // of the chunk
     const Segment* segments;  // of the batch
     const Task* tasks;        // of the chunk

@@ -113,12 +113,18 @@ FASTLOAD_DEVICE int16_t* block_at(int16_t* coefficients, const SegmentMemory::Pl
     return coefficients + uint64_t{64} * block;
 }
 
+// Data or codes of a crop.
+FASTLOAD_DEVICE const uint8_t* bytes_of(const ChunkArguments& arguments, const Crop& crop,
+                                        uint64_t at) {
+    return crop.is_resident != 0 ? reinterpret_cast<const uint8_t*>(at) : arguments.batch + at;
+}
+
 FASTLOAD_DEVICE void decode_segment(const ChunkArguments& arguments, const Crop& crop,
                                     const SegmentMemory& memory, uint32_t number, uint32_t blocks,
                                     uint32_t* failure) {
     const Segment& segment = arguments.segments[number];
     const uint32_t end_most = segment.end_most;
-    const auto* words = reinterpret_cast<const uint32_t*>(arguments.batch + crop.data);
+    const auto* words = reinterpret_cast<const uint32_t*>(bytes_of(arguments, crop, crop.data));
     uint32_t at = segment.begin;
     words += at >> 5;
     // The word of the next bit, and the two after it; the last one is on its way.
@@ -193,7 +199,7 @@ FASTLOAD_KERNEL(fastload_decode_segments, ChunkArguments, kSegmentThreads) {
     FASTLOAD_SHARED(SegmentMemory, memory);
     const Task& task = arguments.tasks[FASTLOAD_BLOCK];
     const Crop& crop = arguments.crops[task.crop];
-    const uint8_t* const codes = arguments.batch + crop.codes;
+    const uint8_t* const codes = bytes_of(arguments, crop, crop.codes);
     const uint32_t count = uint32_t{crop.dc_codes} + crop.ac_codes;
     FASTLOAD_THREADS(t) {
         if (t < count) read_code(codes + t * kCodeBytes, memory.limit[t], memory.offset[t]);
