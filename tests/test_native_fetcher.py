@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import shutil
@@ -10,17 +11,20 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from fastload.stores import transfers
-from tests.objectserver import ObjectServer, object_server
+from fastload.stores.seen import version_of
+from tests.objectserver import ObjectServer, etag, object_server
 from tests.waiting import LIMIT, wait_until
 
 if transfers.missing():
     pytest.skip(f"{transfers.missing()}", allow_module_level=True)
 core: Any = importlib.import_module("fastload.native._core")
+TAG = f'"{etag(b"12345")}"'
 
 
 @pytest.fixture
@@ -351,3 +355,84 @@ def test_a_thread_that_was_given_up(server: ObjectServer) -> None:
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_version_is_that_of_python() -> None:
+    """Python's is by hashlib, with texts of up to three blocks of BLAKE2b."""
+    random = Random(5)
+    letters = "".join(map(chr, range(33, 127)))
+    for number in range(400):
+        tag = "".join(random.choices(letters, k=number))
+        etag = random.choice(["", "W/"]) + random.choice(["", '"']) + tag + random.choice(["", '"'])
+        size = random.randrange(1 << random.randrange(1, 50))
+        assert core.version_of(size, etag.encode()) == version_of(size, etag), etag
+    assert core.version_of(5, b'W/""') == version_of(5, 'W/""') == 0
+    assert core.version_of(5, b"\xe9") == 0, "left to Python"
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "fault", "headers", "version", "sound"),
+    [
+        (0, -1, "", {}, 0, True),
+        (0, -1, "", {}, version_of(5, TAG), True),
+        (0, -1, "", {}, version_of(6, TAG), False),
+        (0, -1, "", {"Content-MD5": "x"}, version_of(5, TAG), False),
+        (0, -1, "404", {}, 0, False),
+        (0, -1, "truncated", {}, 0, False),
+        (0, -1, "chunks", {}, 0, False),
+        (1, 3, "", {}, version_of(5, TAG), True),
+        (1, -1, "", {}, version_of(5, TAG), True),
+        (1, -1, "chunks", {}, 0, False),
+        (1, 9, "", {}, 0, False),
+        (1, 3, "whole", {}, 0, False),
+    ],
+)
+def test_which_answers_are_sound(
+    server: ObjectServer,
+    made: Callable[..., Any],
+    start: int,
+    length: int,
+    fault: str,
+    headers: dict[str, str],
+    version: int,
+    sound: bool,
+) -> None:
+    server.objects["b/x"], server.faults["b/x"] = b"12345", [fault] if fault else []
+    server.more["b/x"] = headers
+    call = core.Fetch()
+    made().ask(call, [3], [f"{server.url}/b/x"], [start], [length], [version])
+    rows, bodies, seconds, others = call.take_sound(1, LIMIT)
+    assert (rows, len(others)) == (([3], 0) if sound else ([], 1))
+    if sound:
+        end = None if length < 0 else start + length
+        assert bytes(bodies[0]) == b"12345"[start:end]
+        assert bodies[0].readonly
+        assert 0 < seconds[0] < LIMIT
+    else:
+        assert not others[0].sound
+
+
+def test_an_object_without_an_etag_is_left_to_python(
+    server: ObjectServer, made: Callable[..., Any]
+) -> None:
+    server.objects["b/x"], server.unversioned = b"12345", True
+    call = core.Fetch()
+    made().ask(call, [0], [f"{server.url}/b/x"], [0], [-1], [0])
+    assert [answer.ok for answer in call.take_sound(1, LIMIT)[3]] == [True]
+
+
+def test_bodies_outlive_the_call(server: ObjectServer, made: Callable[..., Any]) -> None:
+    server.objects |= {f"b/{row}": bytes([row]) * 90_000 for row in range(20)}
+    server.objects["b/none"] = b""
+    call = core.Fetch()
+    urls = [f"{server.url}/b/{row}" for row in range(20)] + [f"{server.url}/b/none"]
+    made().ask(call, [*range(21)], urls, [0] * 21, [-1] * 21)
+    found = dict[int, memoryview]()
+    while len(found) < 21:
+        rows, bodies, *_ = call.take_sound(1, LIMIT)
+        assert rows, "nothing came in time"
+        found |= dict(zip(rows, bodies, strict=True))
+    del call, bodies
+    gc.collect()
+    assert all(found[row] == bytes([row]) * 90_000 for row in range(20))
+    assert bytes(found[20]) == b""

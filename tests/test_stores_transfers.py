@@ -190,6 +190,21 @@ def test_slow_ones_are_asked_for_twice(server: ObjectServer) -> None:
 
 
 @pytest.mark.whole
+def test_one_of_two_requests_fails_and_the_other_answers(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No attempt is left after the second request for a slow object has failed."""
+    monkeypatch.setattr(base, "ATTEMPTS", 1)
+    server.objects["bucket/x"] = DATA
+    store, _ = stores.store_of(URL)
+    monkeypatch.setattr(store.flight, "patience", lambda _: 0.1)
+    monkeypatch.setattr(store.flight, "may_ask_twice", lambda: True)
+    server.faults["bucket/x"] = ["slow", "503"]
+    assert read() == DATA
+    assert len(server.reads_of("bucket/x")) == 2
+
+
+@pytest.mark.whole
 def test_a_store_that_asks_to_wait_is_waited_for(
     server: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ from fastload.native.pool import NativePool, Status
 from fastload.sources import open_source
 from fastload.stores.tier import Kept, Tier, bytes_of, digest_of
 from fastload.stores.tier import tier as tier_of_machine
+from fastload.stores.tier_writer import TierWriter
 from tests import images
 from tests.backends import Contestant, contestants
 from tests.cases import whole_but
@@ -571,6 +572,20 @@ def test_what_waits_to_be_written_is_bounded(tier: Tier, monkeypatch: pytest.Mon
     thread.join(LIMIT)
     tier.flush()
     assert len(files_of(tier)) == 4
+
+
+def test_parts_of_a_block_that_wait_hold_all_of_it() -> None:
+    block = memoryview(bytes(100))
+    parts = [block[:5], block[5:10]]
+
+    class Nothing:
+        def close(self) -> None:
+            pass
+
+    for most, added in ((99, False), (100, True)):
+        writer = TierWriter(lambda *_: None, lambda _: None, most)
+        assert writer.add(NAMES[:2], parts, Nothing()) is added
+        assert writer.flush(LIMIT)
 
 
 def test_what_is_not_to_be_kept_is_not_there_later(

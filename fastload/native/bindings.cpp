@@ -38,13 +38,25 @@ using namespace nanobind::literals;
 namespace fastload {
 namespace {
 
-Encoded encoded_buffers(const std::vector<Input<uint8_t, 1>>& buffers) {
+// The bytes of an object with a buffer of them, which `all` keeps. (To take it as an array would be
+// ten times slower, which counts for each of many images.)
+Bytes bytes_of_buffer(nb::handle buffer, Kept& all) {
+    static constexpr uint8_t nothing = 0;  // an address for no bytes
+    const auto view = nb::steal(PyMemoryView_FromObject(buffer.ptr()));
+    if (!view.is_valid()) nb::raise_python_error();
+    Py_buffer found;
+    if (PyObject_GetBuffer(view.ptr(), &found, PyBUF_SIMPLE) != 0) nb::raise_python_error();
+    const Bytes bytes = {found.len > 0 ? static_cast<const uint8_t*>(found.buf) : &nothing,
+                         static_cast<size_t>(found.len)};
+    PyBuffer_Release(&found);  // the view holds it
+    all.push_back(view);
+    return bytes;
+}
+
+Encoded encoded_buffers(const std::vector<nb::object>& buffers) {
     std::vector<Bytes> rows;
     Kept all;
-    for (const auto& buffer : buffers) {
-        rows.push_back({buffer.data(), buffer.size()});
-        keep(all, buffer);
-    }
+    for (const auto& buffer : buffers) rows.push_back(bytes_of_buffer(buffer, all));
     return {static_cast<int>(rows.size()), [rows] { return open_buffers(rows); }, std::move(all)};
 }
 
@@ -122,20 +134,14 @@ nb::ndarray<nb::numpy, int64_t, nb::ndim<1>> stamp_folders(const nb::bytes& root
 #ifdef FASTLOAD_PNG
 
 Encoded encoded_tier(const nb::bytes& folder, Input<uint8_t, 2> digests,
-                     const std::vector<Optional<uint8_t, 1>>& memory) {
+                     const std::vector<nb::object>& memory) {
     require(digests.shape(1) == static_cast<size_t>(kDigestBytes), "digests (B, 16) are needed");
     require(memory.size() == digests.shape(0), "memory: one a digest");
     TierRows rows = {
         {folder.c_str(), folder.size()}, digests.data(), {}, static_cast<int>(memory.size())};
     Kept all = kept(digests);
-    static constexpr uint8_t nothing =
-        0;  // an address for bytes of length 0: null means "in the tier"
-    for (const auto& one : memory) {
-        rows.memory.push_back({});
-        if (!one) continue;
-        rows.memory.back() = {one->size() > 0 ? one->data() : &nothing, one->size()};
-        keep(all, *one);
-    }
+    for (const auto& one : memory)  // null: it is in the tier
+        rows.memory.push_back(one.is_none() ? Bytes{} : bytes_of_buffer(one, all));
     return {rows.count, [rows] { return open_tier(rows); }, std::move(all)};
 }
 
@@ -152,11 +158,12 @@ void look_in_tier(const nb::bytes& folder, Input<uint8_t, 2> digests, Array<bool
 
 // As `write_tier`.
 int write_to_tier(const nb::bytes& folder, Input<uint8_t, 2> digests,
-                  const std::vector<Input<uint8_t, 1>>& data, const std::string& beside) {
+                  const std::vector<nb::object>& data, const std::string& beside) {
     require(digests.shape(1) == static_cast<size_t>(kDigestBytes), "digests (B, 16) are needed");
     require(data.size() == digests.shape(0), "data: one a digest");
     std::vector<Bytes> rows;
-    for (const auto& one : data) rows.push_back({one.data(), one.size()});
+    Kept all;
+    for (const auto& one : data) rows.push_back(bytes_of_buffer(one, all));
     const std::string where(folder.c_str(), folder.size());
     WithoutGil released;
     return write_tier(where, digests.data(), rows, beside);

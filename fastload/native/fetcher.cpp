@@ -56,6 +56,17 @@ size_t rounded(size_t size) {
     return (size + step - 1) / step * step;
 }
 
+bool is_sound(const Answer& answer, const FetchRequest& request) {
+    const AnswerHead& head = answer.head;
+    if (!answer.ok() || head.odd) return false;
+    const int64_t whole = head.status == 206 ? head.total : head.length,
+                  wanted = request.length >= 0 ? request.length : whole - request.start;
+    if (static_cast<int64_t>(answer.body.size()) != wanted) return false;
+    if (!request.is_part() && !head.checksums.empty()) return false;
+    const int64_t version = whole < 0 ? 0 : version_of(whole, head.etag);
+    return version != 0 && (request.version == 0 || request.version == version);
+}
+
 }  // namespace
 
 // -- Memory ---------------------------------------------------------------------------------------
@@ -153,11 +164,12 @@ std::vector<Answer> Fetch::take(size_t least, double seconds) {
     return std::exchange(answers_, {});
 }
 
-std::vector<std::pair<int, double>> Fetch::waiting() {
+std::vector<std::pair<int, double>> Fetch::waiting(double longer) {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::vector<std::pair<int, double>> found;
     const double at = now();
-    for (const auto& [row, when] : sent_) found.emplace_back(row, at - when);
+    for (const auto& [row, when] : sent_)
+        if (at - when >= longer) found.emplace_back(row, at - when);
     return found;
 }
 
@@ -238,6 +250,7 @@ struct Fetcher::State {
     void take_messages();
     void look_for_silence(double at, double& next);
     void finish(CurlEasy* easy, int code, bool answers = true);
+    void fail_all();
     void drop_over();
     void wait(double until);
     void release();
@@ -266,7 +279,7 @@ size_t Fetcher::State::on_body(char* data, size_t, size_t size, void* given) {
     Answer& answer = transfer.answer;
     const FetchRequest& request = transfer.request;
     transfer.heard = now();
-    const bool part = request.start > 0 || request.length >= 0;
+    const bool part = request.is_part();
     const bool object = answer.head.status == 200 || answer.head.status == 206;
     size_t kept = size;
     if (!object) {
@@ -356,7 +369,7 @@ void Fetcher::State::run() noexcept {
             busy = work();
         } catch (const std::exception&) {  // of the standard library, for want of memory
             busy = true;
-            while (!sent.empty()) finish(sent.begin()->first, kCurlOutOfMemory);
+            fail_all();
         }
         const double at = now();
         if (busy) idle_since = at;
@@ -495,7 +508,7 @@ CurlEasy* Fetcher::State::easy_for(Transfer& transfer) {
     }
     const FetchRequest& request = transfer.request;
     std::string range;
-    if (request.start > 0 || request.length >= 0) {
+    if (request.is_part()) {
         range = std::to_string(request.start) + "-";
         if (request.length >= 0) range += std::to_string(request.start + request.length - 1);
     }
@@ -550,7 +563,24 @@ void Fetcher::State::finish(CurlEasy* easy, int code, bool answers) {
     answer.code = transfer->out_of_memory ? kCurlOutOfMemory : code;
     if (answer.other_part && answer.code == kCurlWriteError) answer.code = kCurlOk;
     answer.seconds = now() - transfer->began;
+    answer.sound = is_sound(answer, transfer->request);
     transfer->fetch->put(std::move(answer));
+}
+
+// Ends all transfers and what is still to be sent, for want of memory.
+void Fetcher::State::fail_all() {
+    while (!sent.empty()) finish(sent.begin()->first, kCurlOutOfMemory);
+    std::deque<Wanted> unsent;
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        unsent.swap(wanted);
+    }
+    for (const Wanted& one : unsent) {
+        Answer answer;
+        answer.row = one.request.row;
+        answer.code = kCurlOutOfMemory;
+        one.fetch->put(std::move(answer));
+    }
 }
 
 // Ends transfers that nobody waits for.

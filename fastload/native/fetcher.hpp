@@ -64,6 +64,9 @@ struct FetchRequest {
     std::string url;      // may have a signature in it: no message shows it
     int64_t start = 0;    // the first byte
     int64_t length = -1;  // bytes; -1: all from `start` on
+    int64_t version = 0;  // which the object must have (`version_of`); 0: any
+
+    bool is_part() const { return start > 0 || length >= 0; }
 };
 
 // What came of a request. The bytes are those that were asked for where `ok`; of another status
@@ -77,6 +80,9 @@ struct Answer {
     double seconds = 0;  // from when it was sent
     AnswerHead head;
     Body body;
+    // Whether it has what was asked for, of the right version, and no checksum to compare its bytes
+    // with. Where it is not, those who asked find out why.
+    bool sound = false;
 
     bool ok() const {
         return code == 0 && !other_part && (head.status == 200 || head.status == 206);
@@ -88,8 +94,8 @@ class Fetch {
     // Waits until at least `least` answers are there, or so many seconds are over, and takes all.
     // One thread at a time.
     std::vector<Answer> take(size_t least, double seconds);
-    // (row, seconds since it was sent) of requests that were sent and have no answer.
-    std::vector<std::pair<int, double>> waiting();
+    // (row, seconds since it was sent) of requests that were sent longer ago, and have no answer.
+    std::vector<std::pair<int, double>> waiting(double longer = 0);
 
   private:
     friend class Fetcher;

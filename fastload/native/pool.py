@@ -567,10 +567,9 @@ def _encoded(images: Compressed) -> _core.Encoded:
     if isinstance(images, PathTable):
         images = EncodedFiles(images)
     if isinstance(images, Kept):
-        memory = [None if one is None else np.frombuffer(one, np.uint8) for one in images.memory]
-        return kind.tier(os.fsencode(images.folder), images.digests, memory)
+        return kind.tier(os.fsencode(images.folder), images.digests, images.memory)
     if not isinstance(images, EncodedFiles):
-        return kind.buffers([np.frombuffer(data, dtype=np.uint8) for data in images])
+        return kind.buffers(images)
     paths = images.paths
     rows = np.arange(len(paths.ends), dtype=np.int64) if paths.rows is None else paths.rows
     root = paths.root.encode("utf-8", "surrogateescape")

@@ -178,8 +178,8 @@ class Tier:
             return
         # All files in one call: after each system call a thread waits for those that hold the GIL.
         digests = np.frombuffer(b"".join(digest for digest, _ in kept), np.uint8).reshape(-1, 16)
-        arrays = [np.frombuffer(data, np.uint8) for _, data in kept]
-        code = core.write_to_tier(os.fsencode(self.folder), digests, arrays, beside)
+        contents = [each for _, each in kept]
+        code = core.write_to_tier(os.fsencode(self.folder), digests, contents, beside)
         if code:
             raise OSError(code, os.strerror(code))
 

@@ -35,7 +35,18 @@ class Closes(Protocol):
 class _Task(NamedTuple):
     digests: Sequence[bytes]
     data: Sequence[Data]
+    size: int
+    """Bytes of memory that are held for it."""
     locks: Closes
+
+
+def _memory_of(data: Sequence[Data]) -> int:
+    """Bytes of memory that these hold: of a block of which several are parts all of it, once."""
+    blocks = {}
+    for each in data:
+        block = each.obj if isinstance(each, memoryview) else each
+        blocks[id(block)] = block
+    return sum(memoryview(block).nbytes for block in blocks.values())
 
 
 class TierWriter:
@@ -60,13 +71,13 @@ class TierWriter:
     def add(self, digests: Sequence[bytes], data: Sequence[Data], locks: Closes) -> bool:
         """Whether these ranges will be written, and `locks` be closed then; False where too much
         waits already, and where the system starts no thread."""
-        size = sum(map(len, data))
+        size = _memory_of(data)
         with self._changed:
             if self._size + size > self._most or not self._started():
                 return False
             self._size += size
             self._waiting.update(zip(digests, data, strict=True))
-            self._tasks.append(_Task(digests, data, locks))
+            self._tasks.append(_Task(digests, data, size, locks))
             if not self._registered:
                 self._registered = True
                 atexit.register(self.flush, _AT_END)
@@ -109,7 +120,7 @@ class TierWriter:
 
     def _run(self) -> None:
         while (task := self._next()) is not None:
-            digests, data, locks = task
+            digests, data, size, locks = task
             with self._changed:
                 rows = [row for row, digest in enumerate(digests) if digest in self._waiting]
             with contextlib.suppress(Exception):  # it is fetched again in the next epoch
@@ -118,7 +129,7 @@ class TierWriter:
                 gone = [digests[row] for row in rows if digests[row] not in self._waiting]
                 for row in rows:
                     self._waiting.pop(digests[row], None)
-                self._size -= sum(map(len, data))
+                self._size -= size
                 self._changed.notify_all()
             for digest in gone:
                 self._remove(digest)

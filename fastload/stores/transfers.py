@@ -15,7 +15,7 @@ import os
 import re
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -66,6 +66,8 @@ class Owner(Protocol):
     flight: Flight
     gives_parts: bool
     """Whether a part of an object was once given as a part."""
+    gives_etags: bool
+    """Whether an answer had one."""
 
     @property
     def client(self) -> object:
@@ -96,15 +98,17 @@ class Owner(Protocol):
 
 @dataclass
 class _Row:
-    """A request that has no answer yet."""
+    """A request that an answer made trouble for, or that takes long."""
 
     wanted: Range
     client: object
     attempts: int = 1
     again_at: float = 0.0
     """When it is made again; 0: it is under way."""
+    under_way: int = 1
+    """How many requests for it are."""
     twice: bool = False
-    """Whether it is under way a second time, as it takes long."""
+    """Whether this attempt was made with two requests, as it takes long."""
     renewed: bool = False
     """Whether it was made again with other credentials."""
 
@@ -146,66 +150,72 @@ class Transfers:
         reads = current()
         reads.check()
         contents: list[Data] = [b""] * len(requests)
-        until = until_last_attempt()
-        client = self._owner.client
-        rows = {
-            number: _Row(wanted, client)
-            for number, wanted in enumerate(requests)
-            if wanted.length != 0
-        }
-        call = self._core.Fetch()
+        call = _Call(self._core.Fetch(), requests, self._owner.client, until_last_attempt())
         try:
-            self._ask(call, {number: urls[number] for number in rows}, rows)
-            while rows:
-                under_way = sum(not row.again_at for row in rows.values())
-                answers = call.take(max(1, under_way), LOOK)
+            self._ask(call, [*call.left], [urls[number] for number in call.left])
+            while call.left:
+                under_way = len(call.left) - sum(bool(row.again_at) for row in call.rows.values())
+                numbers, bodies, seconds, others = call.fetch.take_sound(max(1, under_way), LOOK)
                 reads.check()
-                self._note(answers)
-                for answer in answers:
-                    row = rows.get(answer.row)
-                    if row is None:  # the other of two requests was faster
-                        continue
-                    if self._took(answer, row, until, contents):
-                        del rows[answer.row]
-                self._again(call, rows)
+                self._note(bodies, seconds, others)
+                for number, body in zip(numbers, bodies, strict=True):
+                    if number in call.left:  # else the other of two requests was faster
+                        contents[number] = body
+                        call.left.discard(number)
+                        self._learn(requests[number])
+                for answer in others:
+                    if answer.row in call.left and self._took(answer, call, contents):
+                        call.left.discard(answer.row)
+                self._again(call)
         finally:
-            self._fetcher.drop(call)
+            self._fetcher.drop(call.fetch)
         return contents
 
-    def _ask(self, call: Any, urls: Mapping[int, str], rows: Mapping[int, _Row]) -> None:
-        wanted = [rows[number].wanted for number in urls]
+    def _ask(self, call: _Call, numbers: Sequence[int], urls: Sequence[str]) -> None:
+        wanted = [call.requests[number] for number in numbers]
         starts = [each.start for each in wanted]
         lengths = [-1 if each.length is None else each.length for each in wanted]
+        versions = [each.version for each in wanted]
         self._owner.flight.sent(len(urls))
-        self._fetcher.ask(call, [*urls], [*urls.values()], starts, lengths)
+        self._fetcher.ask(call.fetch, numbers, urls, starts, lengths, versions)
 
-    def _note(self, answers: Sequence[Any]) -> None:
+    def _note(self, bodies: Sequence[Data], seconds: Sequence[float], others: Any) -> None:
         """Have the plan of requests learn from answers."""
         flight = self._owner.flight
-        good = [(answer.seconds, answer.size) for answer in answers if answer.ok]
+        good = [*zip(seconds, map(len, bodies), strict=True)]
+        good += [(answer.seconds, answer.size) for answer in others if answer.ok]
         if good:
             flight.answered_many(good, waited=self._fetcher.waited())
             if self._fetcher.paced:
                 flight.say_held()
         self._fetcher.set_limit(flight.limit)
 
-    def _took(self, answer: Any, row: _Row, until: float, contents: list[Data]) -> bool:
-        """Whether an answer is what was asked for, which then is in `contents`; else `row` says
+    def _learn(self, wanted: Range) -> None:
+        """Of the store, by an answer that has an ETag and what was asked for."""
+        self._owner.gives_etags = True
+        if wanted.length is not None or wanted.start:
+            self._owner.gives_parts = True
+
+    def _took(self, answer: Any, call: _Call, contents: list[Data]) -> bool:
+        """Whether an answer is what was asked for, which then is in `contents`; else its row says
         when it is asked for again. Raises as `Store.read`."""
+        row = call.row(answer.row)
         try:
             contents[answer.row] = self._content(answer, row)
         except Exception as error:
-            row.twice = False
+            row.under_way -= 1
+            if row.under_way:  # the other of two requests may still bring it
+                return False
             name, now = row.wanted.name, time.monotonic()
             if isinstance(error, PermissionError) and not row.renewed:
                 row.renewed = True
                 if self._owner.renewed(row.client):
                     row.again_at = now
                     return False
-            pause = self._owner.pause_after(name, error, row.attempts, until)
+            pause = self._owner.pause_after(name, error, row.attempts, call.until)
             asked = _seconds_of(answer.retry_after.decode("latin-1"))
             row.attempts += 1
-            row.again_at = now + max(pause, min(asked, max(0.0, until - now)))
+            row.again_at = now + max(pause, min(asked, max(0.0, call.until - now)))
             return False
         return True
 
@@ -267,24 +277,50 @@ class Transfers:
                 self.compared[name] = self.compared.get(name, 0) + 1
                 return
 
-    def _again(self, call: Any, rows: dict[int, _Row]) -> None:
+    def _again(self, call: _Call) -> None:
         """Ask again for what has failed, once its time has come, and for what takes very long."""
+        if not call.left:
+            return
         now, flight = time.monotonic(), self._owner.flight
-        due = [number for number, row in rows.items() if row.again_at and row.again_at <= now]
-        for number, seconds in call.waiting() if rows else ():
-            row = rows.get(number)
-            if row is None or row.again_at or row.twice:
+        due = [
+            number
+            for number, row in call.rows.items()
+            if number in call.left and row.again_at and row.again_at <= now
+        ]
+        least = flight.patience(0)
+        for number, seconds in () if least is None else call.fetch.waiting(least):
+            row = call.rows.get(number)
+            if number not in call.left or (row and (row.again_at or row.twice)):
                 continue
-            patience = flight.patience(row.wanted.length or 0)
+            patience = flight.patience(call.requests[number].length or 0)
             if patience is not None and seconds > patience and flight.may_ask_twice():
-                row.twice = True
                 due.append(number)
         if due:
-            urls = self._owner.urls([rows[number].wanted.name for number in due])
+            urls = self._owner.urls([call.requests[number].name for number in due])
             assert urls is not None, "they were given for all of them before"
             for number in due:
-                rows[number].again_at, rows[number].client = 0.0, self._owner.client
-            self._ask(call, dict(zip(due, urls, strict=True)), rows)
+                row = call.row(number)
+                row.twice = not row.again_at
+                row.under_way = 1 + row.twice
+                row.again_at, row.client = 0.0, self._owner.client
+            self._ask(call, due, urls)
+
+
+class _Call:
+    """The requests of a call, and those that have no answer yet."""
+
+    def __init__(self, fetch: Any, requests: Sequence[Range], client: object, until: float) -> None:
+        self.fetch, self.requests, self.until = fetch, requests, until
+        self._client = client
+        self.left = {number for number, each in enumerate(requests) if each.length != 0}
+        """The numbers of those without an answer that is right."""
+        self.rows: dict[int, _Row] = {}
+        """By number, of those that are not under way once, for the first time."""
+
+    def row(self, number: int) -> _Row:
+        if number not in self.rows:
+            self.rows[number] = _Row(self.requests[number], self._client)
+        return self.rows[number]
 
 
 def missing() -> str:
