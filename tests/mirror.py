@@ -200,6 +200,7 @@ TESTS = {
     "test_stores_range_file": "stores.range_file",
     "test_stores_reads": "stores.reads",
     "test_stores_transfers": "stores.addresses stores.transfers",
+    "test_stores_wide": "stores.wide",
     "test_stores_together": "loader.together stores.together",
     "test_stores_threads": "stores.threads",
     "test_sweep": "cli.sweep tools.sweep.advice tools.sweep.grid tools.sweep.report "

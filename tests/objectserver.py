@@ -41,6 +41,8 @@ class ObjectServer:
     """By `bucket/name`, headers of every answer that has the object."""
     retry_after: str = ""
     """What answers that are faults say of when to ask again; "" for nothing."""
+    page: int = 1000
+    """Objects and folders of an answer to a listing, at most."""
     keeps: bool = False
     """Whether nobody may remove an object."""
     expired: str = ""
@@ -166,37 +168,39 @@ def object_server(tls: ssl.SSLContext | None = None) -> Iterator[ObjectServer]:
                 return
             query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
             bucket = urlsplit(self.path).path.strip("/")
-            prefix = query.get("prefix", "")
+            prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+            after = query.get("continuation-token") or query.get("start-after", "")
+            place = f"{bucket}/{prefix}"
             names = [
                 name.removeprefix(f"{bucket}/")
-                for name in state.objects
-                if name.startswith(f"{bucket}/{prefix}")
+                for name in list(state.objects)
+                if name.startswith(place)
             ]
-            folders = sorted(
-                {
-                    prefix + name[len(prefix) :].partition("/")[0] + "/"
-                    for name in names
-                    if "/" in name[len(prefix) :]
-                }
-            )
-            tags = {
-                name: f"<ETag>&quot;{etag(state.objects[f'{bucket}/{name}'])}&quot;</ETag>"
+            keys = {
+                prefix + name[len(prefix) :].partition("/")[0] + "/"
+                if delimiter and "/" in name[len(prefix) :]
+                else name
                 for name in names
-                if not state.unversioned
             }
+            later = sorted(key for key in keys if key > after)
+            here, items = later[: state.page], ""
             day = "1970-01-01T00:00:00" if state.unversioned else "2026-11-22T10:00:00"
-            items = "".join(
-                f"<Contents><Key>{escape(name)}</Key><LastModified>{day}.000Z</LastModified>"
-                f"{tags.get(name, '')}<Size>{len(state.objects[f'{bucket}/{name}'])}</Size>"
-                "</Contents>"
-                for name in sorted(names)
-                if "/" not in name[len(prefix) :]
+            for key in here:
+                if delimiter and key.endswith("/") and key != prefix:
+                    items += f"<CommonPrefixes><Prefix>{escape(key)}</Prefix></CommonPrefixes>"
+                    continue
+                data = state.objects[f"{bucket}/{key}"]
+                tag = "" if state.unversioned else f"<ETag>&quot;{etag(data)}&quot;</ETag>"
+                items += (
+                    f"<Contents><Key>{escape(key)}</Key><LastModified>{day}.000Z</LastModified>"
+                    f"{tag}<Size>{len(data)}</Size></Contents>"
+                )
+            more = len(later) > len(here)
+            token = f"<NextContinuationToken>{escape((here or [''])[-1])}</NextContinuationToken>"
+            text = (
+                f"<ListBucketResult><IsTruncated>{str(more).lower()}</IsTruncated>{items}"
+                f"{token if more else ''}</ListBucketResult>"
             )
-            items += "".join(
-                f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>"
-                for folder in folders
-            )
-            text = f"<ListBucketResult><IsTruncated>false</IsTruncated>{items}</ListBucketResult>"
             self._send(200, text.encode(), {"Content-Type": "application/xml"})
 
         def _failed(self, fault: str) -> bool:

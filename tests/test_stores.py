@@ -773,7 +773,7 @@ def test_where_no_credentials_are(server: ObjectServer, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         objects.ObjectStore,
         "_list",
-        lambda *_: (_ for _ in ()).throw(
+        lambda *_, **__: (_ for _ in ()).throw(
             OSError("Error performing PUT http://169.254.169.254/latest/api/token in 1s")
         ),
     )

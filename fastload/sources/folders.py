@@ -211,7 +211,7 @@ def _size_of(path: str) -> int:
 def entries_of(folder: str) -> Iterator[tuple[str, bool, bool]]:
     """(name, is a folder, is a link to one) of what a folder holds."""
     if is_remote(folder):
-        yield from ((name, is_folder, False) for name, is_folder in stores.entries(folder))
+        yield from ((name, is_folder, False) for name, is_folder in stores.each_in(folder))
         return
     try:
         with os.scandir(folder) as entries:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,7 @@ __all__ = [
     "below",
     "by_whom",
     "drop_kept",
+    "each_in",
     "entries",
     "is_file",
     "is_folder",
@@ -242,7 +244,15 @@ def versions_of(urls: Iterable[str]) -> npt.NDArray[np.int64]:
         _, entry = seen.answer(url)
         return 0 if entry is None or entry.is_folder else entry.version
 
-    return np.fromiter(map(version, urls), dtype=np.int64)
+    def versions() -> Iterator[int]:
+        for folder, some in groupby(urls, lambda url: url.rpartition("/")[0]):
+            if folder in seen.folders:
+                start = len(folder) + 1
+                yield from seen.folders[folder].versions_of(url[start:] for url in some)
+            else:
+                yield from map(version, some)
+
+    return np.fromiter(versions(), dtype=np.int64)
 
 
 def noted(path: str) -> int:
@@ -317,7 +327,12 @@ def is_file(path: str) -> bool:
 
 def entries(folder: str) -> list[tuple[str, bool]]:
     """(name, is a folder) of what is in a remote folder. Raises SourceError."""
-    return [(entry.name, entry.is_folder) for entry in remote_entries(folder)]
+    return [*each_in(folder)]
+
+
+def each_in(folder: str) -> Iterator[tuple[str, bool]]:
+    """`entries`, without a list of them."""
+    return remote_entries(folder).named()
 
 
 # -- Bytes -----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ Credentials come from the environment, as obstore's manual lists them (`AWS_ACCE
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 import re
@@ -14,14 +15,18 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastload.stores import aws, transfers
 from fastload.stores.addresses import VALID, Addresses
 from fastload.stores.base import Data, Piece, Range, Store, StoreError, words_of
-from fastload.stores.seen import Entry, version_of
+from fastload.stores.seen import Entry, Listed, version_of
 from fastload.stores.transfers import EXPIRED, Transfers
+
+if TYPE_CHECKING:
+    from fastload.stores import wide
 
 SWITCH = "FASTLOAD_CLIENT"
 """The variable of the environment that chooses who reads objects: "libcurl" or "obstore"."""
@@ -31,6 +36,8 @@ _ALLOWED = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLO
 # Longest times for a connection, between two pieces of an answer, and for a whole answer (at most
 # 16 MB, so 270 kB/s).
 _CONNECT, _SILENCE, _ANSWER = timedelta(seconds=10), timedelta(seconds=15), timedelta(seconds=60)
+# Seconds within which a folder is listed one request after the other.
+_SOON = 2.0
 # Seconds for which a client's credentials count as current; whether those of files have changed is
 # known at once.
 _RENEWED_AFTER = 10.0
@@ -84,6 +91,10 @@ _REMEDIES = tuple(
 )
 
 
+class _LateError(StoreError):
+    """A listing is not there in time."""
+
+
 class ObjectStore(Store):
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -93,6 +104,8 @@ class ObjectStore(Store):
             for name in ("PermissionDeniedError", "UnauthenticatedError")
         )
         self._lists = not url.startswith("http")
+        # Azure is asked for all names, whatever comes before; a directory bucket has no order.
+        self._lists_after = url.startswith(("s3", "gs")) and not url.endswith("--x-s3")
         self.gives_parts = False
         """Whether a part of an object was once given as a part."""
         self._making = threading.Lock()
@@ -248,7 +261,62 @@ class ObjectStore(Store):
             return etag
         return f"modified {modified}" if modified > 0 else ""
 
-    def _list(self, folder: str) -> list[Entry]:
+    def entries_of(self, folders: Sequence[str]) -> list[Listed]:
+        found = self._all(self._listed_soon, folders)
+        return [
+            self._listed_wide(folder) if one is None else one
+            for folder, one in zip(folders, found, strict=True)
+        ]
+
+    def _listed_soon(self, folder: str) -> Listed | None:
+        """What is in a folder; None where it may be so much that it is listed by several requests
+        at once."""
+        try:
+            return Listed.of(self._list(folder, within=_SOON if self._lists_after else None))
+        except _LateError:
+            return None
+
+    def _listed_wide(self, folder: str) -> Listed:
+        """What is in a folder of very many objects, or of a store that is slow."""
+        from fastload.stores import wide
+
+        def page_after(name: str) -> wide.Page | None:
+            return self._page(folder, name, wide.PAGE)
+
+        def all_of(asked: Sequence[wide.Asked]) -> list[wide.Part | None]:
+            return self._all(
+                lambda one: wide.part_of(one, page_after), asked, lambda _: folder or "its top"
+            )
+
+        endpoints = [os.environ.get(name, "") for name in _ENDPOINTS]
+        listed = wide.listed(all_of, "\n".join([self.url, folder, *endpoints]))
+        return self._all(self._listed, [folder])[0] if listed is None else listed
+
+    def _page(self, folder: str, after: str, most: int) -> wide.Page | None:
+        """The objects of a folder after a name, so many at most. None: there are folders in it, or
+        perhaps: an object without bytes may stand for one, and its name is without the slash."""
+        from fastload.stores import wide
+
+        prefix = f"{folder}/" if folder else ""
+
+        def asked(client: Any) -> Sequence[Any]:
+            offset = f"{prefix}{after}" if after else None
+            stream = self._client.list(client, prefix or None, offset=offset, chunk_size=most)
+            return next(iter(stream), [])
+
+        entries, items = list[Entry](), self._denied(asked)
+        for item in items:
+            path = item["path"]
+            if path.strip("/") == folder:
+                continue
+            name = path.removeprefix(prefix)
+            if "/" in name or not item["size"]:
+                return None
+            entries.append(Entry(name, False, item["size"], self._etag(item)))
+        return wide.Page(entries, len(items) >= most)
+
+    def _list(self, folder: str, within: float | None = None) -> list[Entry]:
+        """`within`: seconds, after which it is left alone. Raises _LateError."""
         if not self._lists:
             raise StoreError(
                 f"{self.url}/{folder}: a web server does not list its files; give the .tar shards "
@@ -256,7 +324,7 @@ class ObjectStore(Store):
             )
         prefix = f"{folder}/" if folder else ""
         try:
-            listed = self._denied(self._client.list_with_delimiter, prefix or None)
+            listed = self._denied(partial(self._level, within), prefix or None)
         except Exception as error:
             if "status code: 404" in str(error):  # a folder that is not there is an empty list
                 raise StoreError(
@@ -274,6 +342,20 @@ class ObjectStore(Store):
                 base = item["path"].removeprefix(prefix)
                 entries.append(Entry(base, False, item["size"], self._etag(item)))
         return entries
+
+    def _level(self, within: float | None, client: Any, prefix: str | None) -> Any:
+        if within is None:
+            return self._client.list_with_delimiter(client, prefix)
+
+        async def found() -> Any:
+            return await asyncio.wait_for(
+                self._client.list_with_delimiter_async(client, prefix), within
+            )
+
+        try:
+            return asyncio.run(found())
+        except asyncio.TimeoutError:
+            raise _LateError from None
 
     def _info(self, name: str) -> Entry | None:
         try:

