@@ -33,6 +33,8 @@ TESTS = {
     "test_bench_io": "tools.bench.io",
     "test_bench_loader": "tools.bench.loader tools.bench.loader_report tools.measure.images "
     "tools.measure.loaders",
+    "test_boxes_of_masks": "backends.around geometry.clipped recipe.boxes_of_masks "
+    "recipe.padding_mask",
     "test_broadcast": "loader.broadcast",
     "test_buckets": "decode.sizes recipe.sized sampler.buckets",
     "test_budgets": "loader.packing sampler.best_fit sampler.budgets sampler.cuts sampler.packed",
@@ -98,7 +100,8 @@ TESTS = {
     "pipelines.of_moco_v3 pipelines.of_open_clip pipelines.of_simclr pipelines.of_swav "
     "pipelines.of_torchvision",
     "test_pipelines_ijepa": "pipelines.of_ijepa",
-    "test_pipelines_detection": "pipelines.of_detr pipelines.of_rfdetr pipelines.of_rtdetrv2 "
+    "test_pipelines_detection": "pipelines.of_detectron2 pipelines.of_detr "
+    "pipelines.of_mask2former pipelines.of_rfdetr pipelines.of_rtdetrv2 "
     "pipelines.of_torchvision_detection "
     "pipelines.of_smp pipelines.of_torchvision_segmentation pipelines.of_yolo pipelines.of_yolox",
     "test_pillow_simd": "cli.pillow_simd",

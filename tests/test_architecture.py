@@ -229,6 +229,7 @@ def test_the_arguments_pass_through_few_files() -> None:
 
 def test_a_backend_imports_no_other_backend() -> None:
     own = (
+        "around",
         "base",
         "forked",
         "composites",

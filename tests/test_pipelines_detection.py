@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -351,6 +352,92 @@ def test_torchvisions_detectors_for_evaluation(objects: Source) -> None:
         torch.testing.assert_close(image, wanted)
 
 
+def outlined(boxes: list[Any]) -> Ragged:
+    """A triangle for each box: its lower left half."""
+    corners = [
+        np.array([[left, top], [right, bottom], [left, bottom]])
+        for one in boxes
+        for left, top, right, bottom in one
+    ]
+    polygons = Ragged.of(corners)
+    objects = Ragged(polygons, np.arange(len(corners) + 1))
+    return Ragged(objects, np.append(0, np.cumsum([len(one) for one in boxes])))
+
+
+@pytest.fixture(scope="module")
+def outlines(objects: Source) -> Source:
+    """The same with polygons."""
+    polygons = RaggedArray(outlined(BOXES), role="polygons")
+    return replace(objects, columns={**objects.columns, "polygons": polygons})
+
+
+def test_batches_of_detectron2(outlines: Source) -> None:
+    """Sizes of its own rule, blue first."""
+    transform = pipelines.detectron2((48, 96), max_size=100, random_flip="none")
+    arguments: dict[str, Any] = {"collate_fn": "torchvision", "seed": 1}
+    with fastload.create_loader(outlines, 4, transform=transform, **arguments) as loader:
+        ((images, targets),) = loader
+    shorter = [(48, 96)[int(u * 2)] for u in Draws(1, 0, np.arange(4)).uniform(0, 1)[:, 0]]
+    for image, target, (height, width), short, boxes in zip(
+        images, targets, SIZES, shorter, BOXES, strict=True
+    ):
+        ratio = short / min(height, width)
+        ratio *= min(1, 100 / (ratio * max(height, width)))
+        wanted = [int(side * ratio + 0.5) for side in (height, width)]
+        assert list(image.shape[1:]) == wanted
+        assert image.dtype == torch.uint8
+        scale = np.array([wanted[1] / width, wanted[0] / height] * 2)
+        clipped = np.clip(boxes * scale, 0, [wanted[1], wanted[0]] * 2)
+        np.testing.assert_allclose(target["boxes"].numpy(), clipped, atol=1e-4)
+    same = pipelines.detectron2_eval(64, max_size=64)
+    with fastload.create_loader(outlines, 4, transform=same, **arguments) as loader:
+        square = torch.from_numpy(photo(64, 64, seed=2)).permute(2, 0, 1)
+        assert torch.equal(next(iter(loader))[0][2], square.flip(0))
+    ranged = described(pipelines.detectron2((60, 62), sample_style="range"))
+    assert "lengths=(60, 61, 62)" in ranged[0]
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        pipelines.detectron2_lsj(64, max_scale=5.0),
+        pipelines.mask2former_instance(64, max_scale=5.0),
+    ],
+)
+def test_large_scale_jittering(outlines: Source, transform: Any) -> None:
+    """Of a triangle the box is around what is left; padding is 128."""
+    dropped = cut = 0
+    with fastload.create_loader(
+        outlines, 4, transform=transform, collate_fn="torchvision", seed=1
+    ) as loader:
+        for _ in range(10):
+            ((images, targets),) = loader
+            assert all(one.shape == (3, 64, 64) and one.dtype == torch.uint8 for one in images)
+            dropped += 6 - sum(len(target["boxes"]) for target in targets)
+            for image, target in zip(images, targets, strict=True):
+                boxes = target["boxes"]
+                assert ((boxes >= 0) & (boxes <= 64)).all()
+                assert (boxes[:, 2:] - boxes[:, :2] > 1e-5).all()
+                padding = (image == 128).all(dim=0)
+                if "padding_mask" in target:
+                    assert padding[target["padding_mask"]].all()
+                    assert padding[~target["padding_mask"]].float().mean() < 0.05
+                cut += int((boxes == 64).any())
+    assert dropped > 0
+    assert cut > 0
+
+
+def test_panoptic_segments_stay(outlines: Source) -> None:
+    transform = pipelines.mask2former_panoptic(64, min_scale=1.9)
+    with fastload.create_loader(
+        outlines, 4, transform=transform, collate_fn="torchvision", seed=1
+    ) as loader:
+        for _ in range(4):
+            ((_, targets),) = loader
+            assert [len(target["boxes"]) for target in targets] == [2, 1, 0, 3]
+            assert "padding_mask" not in targets[0]
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -370,6 +457,17 @@ def test_torchvisions_detectors_for_evaluation(objects: Source) -> None:
         (lambda: pipelines.torchvision_segmentation_eval(base_size=0), "base_size: must be"),
         (lambda: pipelines.smp_camvid(0), "size: must be an int of at least 1"),
         (lambda: pipelines.smp_camvid_eval(min_width=0), "min_width: must be an int of at least"),
+        (lambda: pipelines.detectron2(()), "short_edge_length: must be"),
+        (lambda: pipelines.detectron2(sample_style="any"), "sample_style: must be"),
+        (lambda: pipelines.detectron2((8, 9, 10), sample_style="range"), "the least and the"),
+        (lambda: pipelines.detectron2(random_flip="both"), "random_flip: must be"),
+        (lambda: pipelines.detectron2(image_format="L"), "image_format: must be 'BGR' or 'RGB'"),
+        (lambda: pipelines.detectron2_eval(0), "short_edge_length: must be"),
+        (lambda: pipelines.detectron2_lsj(0), "image_size: must be"),
+        (lambda: pipelines.detectron2_lsj(min_scale=3), "max_scale: must be a number of at least"),
+        (lambda: pipelines.detectron2_lsj(target_height=8), "no argument 'target_height'"),
+        (lambda: pipelines.mask2former_instance(random_flip="all"), "random_flip: must be"),
+        (lambda: pipelines.mask2former_panoptic(format="YUV"), "format: must be 'BGR' or 'RGB'"),
         (lambda: pipelines.rfdetr(0), "resolution: must be an int of at least 1"),
         (lambda: pipelines.rfdetr_eval(0), "resolution: must be"),
         (lambda: pipelines.rfdetr_batches(patch_size=0), "patch_size: must be"),
@@ -394,6 +492,12 @@ def test_sizes_that_are_none_are_refused(make: Any, words: str) -> None:
 
 def test_images_without_boxes_are_refused() -> None:
     arrays = {"image": np.zeros((2, 40, 50, 3), np.uint8)}
-    for transform in (pipelines.detr(), pipelines.rtdetrv2()):
+    for transform in (
+        pipelines.detr(),
+        pipelines.rtdetrv2(),
+        pipelines.detectron2(),
+        pipelines.detectron2_lsj(),
+        pipelines.mask2former_instance(),
+    ):
         with pytest.raises(ConfigurationError, match="boxes"):
             fastload.create_loader(arrays, 1, transform=transform, collate_fn="detr")

@@ -29,6 +29,7 @@ from rich.console import Console
 
 from benchmarks.pipelines import (
     of_deit,
+    of_detectron2,
     of_detr,
     of_diffusers,
     of_dino,
@@ -38,6 +39,7 @@ from benchmarks.pipelines import (
     of_ijepa,
     of_lightly,
     of_mae,
+    of_mask2former,
     of_moco_v3,
     of_open_clip,
     of_rfdetr,
@@ -77,6 +79,8 @@ FAMILIES = (
     of_ijepa,
     of_torchvision_segmentation,
     of_smp,
+    of_detectron2,
+    of_mask2former,
     of_detr,
     of_diffusers,
     of_rfdetr,

@@ -77,6 +77,7 @@ def fed(numbers: Callable[[Fed], Numbers]) -> Iterator[None]:
             (random, "choice", source.choice),
             (np.random, "uniform", source.uniform),
             (np.random, "randint", source.below),
+            (np.random, "choice", source.choice),
             (torch, "randint", source.tensor_randint),
             (torch, "rand", source.tensor_rand),
         ):

@@ -25,9 +25,9 @@ LONGEST = 640
 """Side of the largest images [pixels], as of most of COCO's."""
 MOST_OBJECTS = 12
 CLASSES = 80
-PIXELS, BOXES = 1.0, 1e-3
-"""With one set of random numbers: what an image may differ by in the mean, of 255, and an edge of a
-box, in pixels."""
+PIXELS, BOXES, MASKS = 1.0, 1e-3, 1e-2
+"""With one set of random numbers: what an image may differ by in the mean, of 255, an edge of a
+box, in pixels, and the masks of an image, in parts of all that they cover."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,12 @@ class Sample:
     boxes: npt.NDArray[np.float64]
     """(n, 4) left, top, right, bottom [pixels]."""
     labels: npt.NDArray[np.int64]
+    masks: npt.NDArray[np.uint8] | None = None
+    """(n, H, W) 0 or 1, where both sides have them."""
 
 
+_OUTLINE = ((0.5, 0), (1, 0.4), (0.7, 0.5), (1, 1), (0.4, 0.8), (0, 1), (0.2, 0.5), (0, 0.3))
+"""Corners of an object in parts of the sides of its box."""
 Samples = Callable[[Any], list[Sample]]
 """Of a batch."""
 
@@ -91,7 +95,9 @@ def _objects(random: Any, width: int, height: int, beyond: bool) -> Iterator[dic
             "bbox": [x, y, w, h],
             "area": w * h,
             "iscrowd": 0,
-            "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]],
+            "segmentation": [
+                [part for across, down in _OUTLINE for part in (x + across * w, y + down * h)]
+            ],
         }
 
 
@@ -155,6 +161,7 @@ def compared(
     seed: int,
     *,
     exact: bool = False,
+    bounds: tuple[float, float] = (BOXES, MASKS),
 ) -> list[Judgement]:
     """How far samples of both sides are apart with one set of random numbers.
 
@@ -166,9 +173,11 @@ def compared(
         sizes: of the images.
         seed: of our loader.
         exact: nothing is random, and pixels are to be as near as docs/guarantees.md says.
+        bounds: what an edge of a box and the masks of an image may differ by.
     """
-    apart = edges = most = 0.0
+    apart = edges = most = covers = 0.0
     count = other = 0
+    masked = False
     for index, sample in enumerate(ours):
         size, draws = sizes(index), Draws(seed, 0, np.array([index]))
         with fed(lambda source, draws=draws, size=size: numbers(source, draws, size)):  # type: ignore[misc]
@@ -182,11 +191,18 @@ def compared(
         apart, most = max(apart, float(differences.mean())), max(most, float(differences.max()))
         with suppress(ValueError):  # no objects
             edges = max(edges, float(np.abs(sample.boxes - wanted.boxes).max()))
+        if sample.masks is not None and wanted.masks is not None:
+            masked, both = True, (sample.masks, wanted.masks)
+            covered = np.count_nonzero(np.logical_or(*both))
+            covers = max(covers, np.count_nonzero(np.not_equal(*both)) / max(covered, 1))
     which = f"of {count}" if exact else f"of {count} with the same random numbers"
     judged = [
         Judgement(f"{which}, of other sizes or objects", float(other), 0.0, False),
-        Judgement("edges of boxes apart, in pixels", edges, BOXES, False),
+        Judgement("edges of boxes apart, in pixels", edges, bounds[0], False),
     ]
+    if masked:
+        of_masks = "part of the worst image's masks that differs"
+        judged.append(Judgement(of_masks, covers, bounds[1], False))
     mean = "mean difference of the worst image, of 255"
     if not exact:
         return [*judged, Judgement(mean, apart, PIXELS, False)]

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fastload.backends.base import BufferAllocator
 from fastload.geometry.points import PointMap
@@ -51,6 +52,12 @@ class MaskDrawer:
         """Join the threads. May be called twice; a later batch starts them again."""
         if self._pool is not None:
             self._pool.close()
+
+
+def box_of(mask: npt.NDArray[np.uint8]) -> tuple[int, int, int, int]:
+    """Left, top, right, bottom around the pixels of a mask that has any."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
 
 @functools.cache

@@ -12,16 +12,18 @@ import numpy.typing as npt
 
 from fastload.backends.base import BufferAllocator
 from fastload.backends.masks import MaskDrawer
-from fastload.draws import Draws, Int64Array
+from fastload.draws import BoolArray, Draws, Int64Array
 from fastload.geometry.points import POINT_COLUMNS, Objects, PointMap, PointStep
 from fastload.recipe import SplitRecipe
 from fastload.recipe.composite import SampleImages
 from fastload.recipe.outputs import Outputs
 from fastload.sources.base import Source
 from fastload.sources.instances import move_together
+from fastload.sources.kinds import kind_named
 from fastload.sources.ragged import Ragged
 
 if TYPE_CHECKING:
+    from fastload.backends.around import Around
     from fastload.backends.pasted import Paster
 
 Tables = Sequence[npt.NDArray[np.float64]]
@@ -43,8 +45,16 @@ class MovedColumns:
         """`threads`, `allocate`: see `RowReader`."""
         self._source, self._recipe, self._outputs = source, recipe, outputs
         self._boxes = next((n for n, c in source.instances.items() if c.kind.drops_objects), "")
+        polygons = kind_named("polygons")
+        self._polygons = next((n for n, c in source.instances.items() if c.kind is polygons), "")
         self._masks = MaskDrawer(threads, allocate) if source.drawn else None
         self._traced = bool(source.made) or self._masks is not None
+        self._around: Around | None = None
+        """Puts boxes around masks; None: they stay as they are."""
+        if recipe.around_masks is not None:
+            from fastload.backends.around import Around
+
+            self._around = Around(recipe.around_masks)
         self.paster: Paster | None = None
         """Says where one picture is put over another; None: pictures are blended, or there is only
         one."""
@@ -97,6 +107,11 @@ class MovedColumns:
         bad: dict[int, str] = {}
         for view, points in enumerate(maps):
             of_view, kept = move_together(rows, kinds, points)
+            runs = None
+            if self._around is not None:
+                of_view, own, runs = self._fitted(self._around, of_view, points)
+                kept = own if kept is None else _also(kept, own)
+                runs = runs.emptied(lost)
             for name, own in of_view.items():
                 if isinstance(own, Ragged):
                     of_view[name] = own.emptied(lost)
@@ -106,13 +121,49 @@ class MovedColumns:
                 assert self._masks is not None
                 of_view[name], undrawn = self._masks.draw(of_view[name], points)
                 bad |= undrawn
+            seen: Ragged | None = None
             if self.paster is not None:
                 seen = self.paster.taken(draws, members, rows[self._boxes])
                 seen = (seen if kept is None else seen.only(kept)).emptied(lost)
+            if self._around is not None and runs is not None and runs.values.any():
+                drawn = of_view[self._source.drawn[0]].values
+                boxes = self._around.of_masks(of_view[self._boxes].values, drawn, runs.values)
+                own = ~runs.values | self._around.kept(boxes)
+                of_view = self._dropping(of_view, boxes, own)
+                seen = None if seen is None else seen.only(own)
+            if self.paster is not None and seen is not None:
                 of_view = self.paster.hide(draws, members, of_view, seen, points, failed)
             for name, own in of_view.items():
                 columns[self._outputs.names[name][view]] = members.grouped(own)
         return columns, {members.sample(row): why for row, why in bad.items()}
+
+    def _fitted(
+        self, around: Around, columns: dict[str, Any], points: PointMap
+    ) -> tuple[dict[str, Any], BoolArray, Ragged]:
+        """The columns with boxes around polygons, without the objects that are dropped for it;
+        which were kept; and of these whether each has run lengths, to be drawn first."""
+        if self._source.drawn:
+            boxes, runs = around.shapes(columns[self._source.drawn[0]], points)
+        else:
+            before = columns[self._boxes].values
+            boxes = around.outlines(columns[self._polygons], before, points)
+            runs = np.zeros(len(boxes), dtype=np.bool_)
+        kept = runs | around.kept(boxes)
+        return (
+            self._dropping(columns, boxes, kept),
+            kept,
+            Ragged(runs, columns[self._boxes].offsets).only(kept),
+        )
+
+    def _dropping(
+        self, columns: dict[str, Any], boxes: npt.NDArray[Any], kept: BoolArray
+    ) -> dict[str, Any]:
+        """The columns with these boxes, and of all objects those that are kept."""
+        before = columns[self._boxes]
+        given = Ragged(boxes.astype(before.values.dtype), before.offsets)
+        columns = {**columns, self._boxes: given}
+        left = () if kept.all() else self._source.instances
+        return {**columns, **{name: columns[name].only(kept) for name in left}}
 
     def sizes(self, tables: Tables) -> Any:
         """(B, 2) of the images of one view as they are delivered."""
@@ -123,3 +174,10 @@ class MovedColumns:
         """Join the threads that draw masks. May be called twice."""
         if self._masks is not None:
             self._masks.close()
+
+
+def _also(kept: BoolArray, own: BoolArray) -> BoolArray:
+    """Which of all objects are kept, if of those that were kept only these are."""
+    both = kept.copy()
+    both[kept] = own
+    return both

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastload.backends.masks import MaskDrawer
+from fastload.backends.masks import MaskDrawer, box_of
 from fastload.draws import BoolArray, Draws, Float64Array
 from fastload.geometry.points import PointMap
 from fastload.recipe import SplitRecipe
@@ -210,15 +210,9 @@ class Paster:
             if after == 0 or (isinstance(op, CopyPaste) and after < op.min_visibility * before):
                 kept[number] = False
             elif isinstance(op, CopyPaste):
-                boxes[number] = _box_of(mask)
+                boxes[number] = box_of(mask)
         moved = dict(columns) | {name: Ragged(boxes, columns[name].offsets)}
         return moved | {one: moved[one].only(kept) for one in self.source.instances}
-
-
-def _box_of(mask: npt.NDArray[np.uint8]) -> tuple[int, int, int, int]:
-    """Left, top, right, bottom around the pixels of a mask."""
-    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
 
 def _inside(boxes: Float64Array, window: Float64Array) -> tuple[Float64Array, Float64Array]:

@@ -120,6 +120,27 @@ def shorter_sides(sizes: Int64Array, shorter: Int64Array, max_size: int | None) 
     return np.where(tall, np.stack([longer, shorter], 1), np.stack([shorter, longer], 1))
 
 
+def fitting_sizes(sizes: Int64Array, target: tuple[int, int], scale: Float64Array) -> Int64Array:
+    """(B, 2) int64: sizes that detectron2's ResizeScale gives images of these (B, 2) sizes: as
+    large as fits into `target` times (B,) `scale`, sides rounded half to even."""
+    ratio = (np.array(target, dtype=np.float64) * scale[:, None] / sizes).min(axis=1)
+    fitting: Int64Array = np.rint(sizes * ratio[:, None]).astype(np.int64)
+    return fitting
+
+
+def shortest_edges(sizes: Int64Array, shorter: Int64Array, max_size: int | None) -> Int64Array:
+    """(B, 2) int64: sizes that detectron2's ResizeShortestEdge gives images of these (B, 2) sizes:
+    the shorter side has (B,) `shorter` pixels, or less where the longer would exceed `max_size`;
+    halves are rounded up."""
+    scaled = sizes * (shorter / sizes.min(axis=1))[:, None]
+    scaled[np.arange(len(sizes)), sizes.argmin(axis=1)] = shorter
+    if max_size is not None:
+        longest = scaled.max(axis=1, keepdims=True)
+        scaled = np.where(longest > max_size, scaled * (max_size / longest), scaled)
+    resized: Int64Array = np.floor(scaled + 0.5).astype(np.int64)
+    return resized
+
+
 def _central_boxes(sizes: Int64Array, ratio: tuple[float, float]) -> Int64Array:
     """(B, 4) int64: the largest central box with a ratio in bounds, as RandomResizedCrop falls back
     to."""

@@ -135,9 +135,40 @@ class PointMap:
         """(B, 2) int64: top and left of the outputs in the images that are resized, and mirrored,
         as they are [pixels]; of a traced map without projective steps."""
         extent = self.source_sizes[:, ::-1].astype(np.float64)
-        scale, shift = self._open._last[:, _SCALE], self._open._last[:, _SHIFT]
-        first = np.minimum(shift, shift + scale * extent)
-        return -np.rint(first[:, ::-1]).astype(np.int64)
+        ends = self.points(np.stack([np.zeros_like(extent), extent], axis=1), clip=False)
+        corners: Int64Array = -np.rint(ends.min(axis=1)[:, ::-1]).astype(np.int64)
+        return corners
+
+    @property
+    def seen(self) -> tuple[Float64Array, Float64Array]:
+        """(B, 2) upper left and (B, 2) lower right of what boxes are clipped to, in the outputs
+        [pixels]; infinite where that is nothing. Of a map without projective steps."""
+        unbounded = np.full((len(self), 2), np.inf)
+        return self._rectangle(-unbounded, unbounded)
+
+    @property
+    def pictures(self) -> npt.NDArray[np.int64]:
+        """(B, 4) int64: top, left, bottom, right of the rectangle of the outputs in which the
+        source image is shown [pixels]; of a traced map without projective steps."""
+        extent = self.source_sizes[:, ::-1].astype(np.float64)
+        size = self._last[:, _SIZE]
+        ends = [np.clip(end, 0, size) for end in self._rectangle(np.zeros_like(extent), extent)]
+        corners = np.concatenate([end[:, ::-1] for end in ends], axis=1)
+        rectangles: Int64Array = np.rint(corners).astype(np.int64)
+        return rectangles
+
+    def _rectangle(
+        self, low: Float64Array, high: Float64Array
+    ) -> tuple[Float64Array, Float64Array]:
+        """Upper left and lower right of a rectangle, after all steps."""
+        for step, block in self._blocks:
+            if step == "move":
+                ends = [end * block[:, _SCALE] + block[:, _SHIFT] for end in (low, high)]
+                low, high = (
+                    np.clip(end, block[:, _LOW], block[:, _HIGH])
+                    for end in (np.minimum(*ends), np.maximum(*ends))
+                )
+        return low, high
 
     def take(self, rows: npt.NDArray[np.int64]) -> PointMap:
         """The maps of these rows."""

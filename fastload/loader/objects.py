@@ -6,14 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastload import native
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.columns import PASCAL_VOC, ColumnOperation
 from fastload.sources.base import Source
 from fastload.sources.keypoints import GIVE_PAIRS, unpaired
+from fastload.sources.kinds import kind_named
 
 
 def check(source: Source, collate_fn: Callable[..., Any] | None, *, turned: bool) -> None:
@@ -105,6 +107,8 @@ def check_split(split: SplitRecipe, source: Source, sampler: Any) -> None:
                 f"of variable length (columns: {', '.join(source.columns)}). Leave it out, or give "
                 "boxes as a fastload.Ragged."
             )
+    if split.around_masks is not None:
+        _check_around_masks(split, source, has_boxes)
     wants = f"{split.needs_objects} depends on" if split.needs_objects else ""
     if split.drops_boxes and not wants:
         wants = f"{next(type(op).__name__ for op in split.ops if op.drops_boxes)} drops"
@@ -127,6 +131,39 @@ def check_split(split: SplitRecipe, source: Source, sampler: Any) -> None:
             f"and {split.loses_points}, so that it is not known where it would be. Leave that out, "
             "or serve the samples from a torch Dataset that transforms both."
         )
+
+
+def _check_around_masks(split: SplitRecipe, source: Source, has_boxes: bool) -> None:
+    """Raise ConfigurationError if boxes are to be put around masks or polygons, and cannot be."""
+    asks = "transform: BoxesOfMasks puts boxes around masks or polygons of objects, and"
+    outlined = [c for c in source.instances.values() if c.kind is kind_named("polygons")]
+    if not has_boxes or not (source.drawn or outlined):
+        raise ConfigurationError(
+            f"{asks} {source.name} has none, or no boxes (columns: {', '.join(source.columns)}). "
+            "Leave it out, or give both as a fastload.Ragged."
+        )
+    if not source.drawn and (without := _without_outline(source, outlined[0])):
+        raise ConfigurationError(
+            f"{asks} {counted(without, 'object')} of {source.name} that are no crowds have no "
+            "polygons, but run lengths (RLE) or nothing. Give open_source(..., masks=True), or "
+            "leave it out."
+        )
+    warps = next((op for op in split.ops if getattr(op, "warps", False)), None)
+    if warps is not None or "warp" in split.steps(0):
+        what = "the transform" if warps is None else warps.describe()
+        raise ConfigurationError(
+            f"{asks} {what} shows no rectangle of an image, by which polygons could be cut off; "
+            "leave one of the two out."
+        )
+
+
+def _without_outline(source: Source, polygons: Any) -> int:
+    """How many objects that are no crowds have no polygons."""
+    every = np.arange(len(source))
+    lengths = polygons.at(every).values.lengths
+    crowds = source.instances.get("iscrowd")
+    alone = True if crowds is None else crowds.at(every).values == 0
+    return int(((lengths == 0) & alone).sum())
 
 
 def check_pairs(recipe: Recipe, source: Source) -> None:

@@ -150,7 +150,8 @@ def _with_placements(opened: Opened, split: SplitRecipe) -> Opened:
     views = range(len(split.geometries))
     warped = any("warp" in split.steps(view) for view in views) and split.opaque is None
     warps = next((op.describe() for op in split.ops if getattr(op, "warps", False)), "it")
-    source = with_placements(opened.source, tuple(columns), warps if warped else "")
+    asks = next(op.asks for op in split.ops if op.adds_columns)
+    source = with_placements(opened.source, tuple(columns), asks, warps if warped else "")
     return replace(opened, source=source)
 
 

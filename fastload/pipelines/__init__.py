@@ -12,6 +12,7 @@ from __future__ import annotations
 from fastload.arguments import checks_names
 from fastload.pipelines.of_byol import byol
 from fastload.pipelines.of_deit import deit3
+from fastload.pipelines.of_detectron2 import detectron2, detectron2_eval, detectron2_lsj
 from fastload.pipelines.of_detr import detr, detr_eval
 from fastload.pipelines.of_diffusers import diffusers_sdxl, diffusers_text_to_image
 from fastload.pipelines.of_dino import dino
@@ -20,6 +21,7 @@ from fastload.pipelines.of_fixmatch import fixmatch, fixmatch_labeled
 from fastload.pipelines.of_ibot import ibot
 from fastload.pipelines.of_ijepa import ijepa, ijepa_masks
 from fastload.pipelines.of_mae import mae
+from fastload.pipelines.of_mask2former import mask2former_instance, mask2former_panoptic
 from fastload.pipelines.of_moco_v3 import moco_v3
 from fastload.pipelines.of_open_clip import open_clip
 from fastload.pipelines.of_rfdetr import rfdetr, rfdetr_batches, rfdetr_eval
@@ -47,6 +49,9 @@ from fastload.pipelines.of_yolox import yolox, yolox_batches
 __all__ = [
     "byol",
     "deit3",
+    "detectron2",
+    "detectron2_eval",
+    "detectron2_lsj",
     "detr",
     "detr_eval",
     "diffusers_sdxl",
@@ -59,6 +64,8 @@ __all__ = [
     "ijepa",
     "ijepa_masks",
     "mae",
+    "mask2former_instance",
+    "mask2former_panoptic",
     "moco_v3",
     "open_clip",
     "rfdetr",

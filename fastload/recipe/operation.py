@@ -90,6 +90,11 @@ class Operation:
     `move`."""
     adds_columns: tuple[tuple[str, str], ...] = ()
     """Columns that batches get because of it: the name and the kind of each."""
+    asks: ClassVar[str] = ""
+    """The name of the transform that it is, where it `adds_columns`."""
+    around_masks: float | None = None
+    """Boxes are to be put around masks, and objects dropped whose box then has a side of no more
+    than this [pixels]; below 0: none. None: boxes stay as they are."""
     takes_several: ClassVar[bool] = False
     """Whether it makes a sample of several images of the source (`fastload.recipe.composite`)."""
     loses_masks: ClassVar[str] = ""

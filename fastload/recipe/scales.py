@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 
 from fastload.draws import BoolArray, Draws, Float64Array, Int64Array
 from fastload.geometry import Fill, Interpolation, Padding, Resampling
-from fastload.geometry.boxes import pick
+from fastload.geometry.boxes import fitting_sizes, pick, shortest_edges
 from fastload.geometry.plan import Composition, MaskInterpolation
 from fastload.recipe import transforms as own
 from fastload.recipe.attributes import (
@@ -148,6 +148,48 @@ class RandomResize(_RandomSize):
 
 @register
 @dataclass(frozen=True, kw_only=True)
+class ResizeScale(_RandomSize):
+    """See `fastload.recipe.transforms.ResizeScale`."""
+
+    transforms = (own.ResizeScale,)
+
+    size: Size
+    scale: tuple[float, float] = (0.1, 2.0)
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> ResizeScale:
+        return cls(size=transform.size, scale=transform.scale, **cls.read_filter(transform, image))
+
+    def sizes(self, before: Int64Array, uniforms: Float64Array) -> Int64Array:
+        low, high = self.scale
+        return fitting_sizes(before, self.size, low + uniforms * (high - low))
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class ResizeShortestEdge(_RandomSize):
+    """See `fastload.recipe.transforms.ResizeShortestEdge`."""
+
+    transforms = (own.ResizeShortestEdge,)
+
+    lengths: tuple[int, ...]
+    max_size: int | None = None
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> ResizeShortestEdge:
+        return cls(
+            lengths=transform.lengths,
+            max_size=transform.max_size,
+            **cls.read_filter(transform, image),
+        )
+
+    def sizes(self, before: Int64Array, uniforms: Float64Array) -> Int64Array:
+        picked = pick(uniforms, np.full(len(before), len(self.lengths)))
+        return shortest_edges(before, np.array(self.lengths)[picked], self.max_size)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
 class RandomZoomOut(GeometryOperation):
     transforms = (v2.RandomZoomOut,)
     cuts = False
@@ -226,10 +268,11 @@ class FixedSizeCrop(_PaddedTo):
 
     apart: bool = field(default=False, repr=False)
     """Whether top and left have a random number each."""
+    rounding: Rounding = field(default="down", repr=False)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> FixedSizeCrop:
-        return cls(apart=transform.apart, **cls.read_common(transform))
+        return cls(apart=transform.apart, rounding=transform.rounding, **cls.read_common(transform))
 
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
         """An axis is padded, or cut; so to pad first makes the same."""
@@ -241,7 +284,7 @@ class FixedSizeCrop(_PaddedTo):
         if self.apart:
             start = pick(uniforms, spare + 1)
         else:
-            start = (spare * uniforms[:, :1]).astype(np.int64)
+            start = ROUNDED[self.rounding](spare * uniforms[:, :1]).astype(np.int64)
         composition.crop(start, target)
 
 

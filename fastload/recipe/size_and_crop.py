@@ -52,6 +52,7 @@ class AddSizeAndCrop(ColumnOperation):
     """See `SizeAndCrop`."""
 
     transforms = (SizeAndCrop,)
+    asks = "SizeAndCrop"
 
     sizes: str = "original_sizes"
     corners: str = "crop_top_lefts"

@@ -146,6 +146,11 @@ class SplitRecipe:
         return any(op.drops_boxes for op in self.ops)
 
     @property
+    def around_masks(self) -> float | None:
+        """What an operation asks for (`Operation.around_masks`)."""
+        return next((op.around_masks for op in self.ops if op.around_masks is not None), None)
+
+    @property
     def resamples_again(self) -> bool:
         """Whether a geometry has a `Later`."""
         return any(plan.later is not None for plan in self.geometries)

@@ -17,7 +17,7 @@ from torchvision.transforms.v2._utils import query_size
 
 from fastload.arguments import flag
 from fastload.errors import ConfigurationError
-from fastload.geometry.boxes import shorter_sides
+from fastload.geometry.boxes import fitting_sizes, shorter_sides, shortest_edges
 from fastload.geometry.patches import patch_grids
 from fastload.render.hsv import adjust_hsv, numbers_of, shifts_of, tables_of
 
@@ -37,10 +37,15 @@ __all__ = [
     "RandomResize",
     "RandomSizedBBoxSafeCrop",
     "ResizeOrCrop",
+    "ResizeScale",
+    "ResizeShortestEdge",
     "ResizeToPatches",
 ]
 
 Number = int | float
+_WAYS: dict[str, Callable[[float], int]]
+_WAYS = {"nearest": round, "up": math.ceil, "down": math.floor}
+"""Of rounding to whole pixels; "nearest": half to even."""
 
 
 class _Transform(v2.Transform):  # type: ignore[misc]  # torchvision has no types
@@ -97,9 +102,7 @@ class Letterbox(_Transform):
         height, width = query_size(flat_inputs)
         ratio = min(self.size[0] / height, self.size[1] / width)
         ratio = ratio if self.scale_up else min(ratio, 1.0)
-        ways: dict[str, Callable[[float], int]]
-        ways = {"nearest": round, "up": math.ceil, "down": math.floor}
-        rounded = ways[self.rounding]
+        rounded = _WAYS[self.rounding]
         resized = tuple(
             min(max(rounded(side * ratio), 1), most)
             for side, most in zip((height, width), self.size, strict=True)
@@ -135,6 +138,7 @@ class FixedSizeCrop(_Transform):
         fill: Number | tuple[Number, ...] = 0,
         mask_fill: Number = 0,
         apart: bool = False,
+        rounding: str = "down",
     ) -> None:
         """
         Args:
@@ -143,13 +147,15 @@ class FixedSizeCrop(_Transform):
             mask_fill: of masks.
             apart: draw top and left by a number each, as torchvision's RandomCrop does; else one
                 number is for both.
+            rounding: of top and left to whole pixels, where one number is for both: "down";
+                "nearest", half to even, as detectron2 does; "up".
 
         Raises:
-            ConfigurationError: a side is below 1 pixel.
+            ConfigurationError: a side is below 1 pixel, or there is no such rounding.
         """
         super().__init__()
         self.size, self.fill, self.mask_fill = _pair(self, size), fill, mask_fill
-        self.apart = bool(apart)
+        self.apart, self.rounding = bool(apart), _rounding(self, rounding)
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
         height, width = query_size(flat_inputs)
@@ -159,7 +165,7 @@ class FixedSizeCrop(_Transform):
             start = [int(torch.randint(0, most + 1, ())) for most in spare]
         else:
             part = float(torch.rand(()))
-            start = [int(most * part) for most in spare]
+            start = [int(_WAYS[self.rounding](most * part)) for most in spare]
         return {
             "crop": [*start, *kept],
             "padding": [0, 0, self.size[1] - kept[1], self.size[0] - kept[0]],
@@ -199,6 +205,111 @@ class RandomResize(v2.RandomResize):  # type: ignore[misc]
         )
 
     _transform = transform  # torchvision before 0.21
+
+
+class _OwnMaskFilter(_Transform):
+    """Resizes; masks are resampled with a filter of their own. Define `make_params`, which gives
+    "size"."""
+
+    def __init__(
+        self,
+        interpolation: v2.InterpolationMode,
+        mask_interpolation: v2.InterpolationMode,
+        antialias: bool,
+    ) -> None:
+        super().__init__()
+        self.interpolation, self.antialias = interpolation, antialias
+        self.mask_interpolation = mask_interpolation
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        mask = isinstance(inpt, tv_tensors.Mask)
+        return self._call_kernel(
+            functional.resize,
+            inpt,
+            params["size"],
+            interpolation=self.mask_interpolation if mask else self.interpolation,
+            antialias=self.antialias,
+        )
+
+
+class ResizeScale(_OwnMaskFilter):
+    """Resizes to as much as fits into a size times a factor that is drawn, aspect ratio kept:
+    detectron2's, for large-scale jittering.
+
+    Sides are rounded half to even; `v2.ScaleJitter` cuts them to whole pixels.
+    """
+
+    def __init__(
+        self,
+        size: int | tuple[int, int],
+        *,
+        scale: tuple[float, float] = (0.1, 2.0),
+        interpolation: v2.InterpolationMode = v2.InterpolationMode.BILINEAR,
+        mask_interpolation: v2.InterpolationMode = v2.InterpolationMode.NEAREST_EXACT,
+        antialias: bool = True,
+    ) -> None:
+        """
+        Args:
+            size: height and width [pixels], or the side of a square.
+            scale: the least and the largest factor.
+            interpolation: the filter that images are resized by.
+            mask_interpolation: that of masks; the default takes the pixels that Pillow's NEAREST
+                does.
+            antialias: widen the filter where an image is reduced.
+
+        Raises:
+            ConfigurationError: a side is below 1 pixel, or the factors are not above 0 in order.
+        """
+        super().__init__(interpolation, mask_interpolation, antialias)
+        self.size, self.scale = _pair(self, size), _factors(self, "scale", scale)
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        low, high = self.scale
+        factor = np.array([low + float(torch.rand((), dtype=torch.float64)) * (high - low)])
+        sizes = np.array([query_size(flat_inputs)], dtype=np.int64)
+        return {"size": fitting_sizes(sizes, self.size, factor)[0].tolist()}
+
+
+class ResizeShortestEdge(_OwnMaskFilter):
+    """Resizes so that the shorter side has one of several lengths, aspect ratio kept: detectron2's.
+
+    Halves of pixels are rounded up; `v2.RandomShortestSize` cuts sides to whole pixels.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        max_size: int | None = None,
+        *,
+        interpolation: v2.InterpolationMode = v2.InterpolationMode.BILINEAR,
+        mask_interpolation: v2.InterpolationMode = v2.InterpolationMode.NEAREST_EXACT,
+        antialias: bool = True,
+    ) -> None:
+        """
+        Args:
+            lengths: of the shorter side [pixels], one of which is drawn.
+            max_size: most pixels of the longer side; the shorter becomes less for it.
+            interpolation: the filter that images are resized by.
+            mask_interpolation: that of masks; the default takes the pixels that Pillow's NEAREST
+                does.
+            antialias: widen the filter where an image is reduced.
+
+        Raises:
+            ConfigurationError: there is no length, or one is below 1 pixel.
+        """
+        super().__init__(interpolation, mask_interpolation, antialias)
+        self.lengths, self.max_size = tuple(map(int, lengths)), max_size
+        sides = (*self.lengths, 1 if max_size is None else max_size)
+        if not self.lengths or min(sides) < 1:
+            raise ConfigurationError(
+                f"ResizeShortestEdge(lengths={self.lengths}, max_size={max_size}): give one length "
+                "or several, of at least 1 pixel."
+            )
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        sizes = np.array([query_size(flat_inputs)], dtype=np.int64)
+        shorter = np.array([self.lengths[int(torch.randint(0, len(self.lengths), ()))]])
+        return {"size": shortest_edges(sizes, shorter, self.max_size)[0].tolist()}
 
 
 class ResizeOrCrop(_Transform):

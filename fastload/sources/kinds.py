@@ -253,6 +253,7 @@ _ELSEWHERE = {
     "json": "fastload.sources.json_values",
     "keypoints": "fastload.sources.keypoints",
     "original_size": "fastload.sources.placements",
+    "padding_mask": "fastload.sources.placements",
     "polygons": "fastload.sources.instances",
     "text": "fastload.sources.texts",
 }

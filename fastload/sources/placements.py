@@ -39,14 +39,33 @@ class CropCorner(Kind):
         return points.corners
 
 
+class PaddingMask(Kind):
+    """(B, H, W) bool: True where a pixel shows padding, and no part of the image."""
+
+    name = "padding_mask"
+    moves = True
+    made = True
+
+    def transform(self, rows: AnyArray, points: PointMap) -> AnyArray:
+        height, width = points.sizes.max(axis=0, initial=1).tolist()
+        padding = np.ones((len(points), height, width), dtype=np.bool_)
+        for row, (top, left, bottom, right) in enumerate(points.pictures.tolist()):
+            padding[row, top:bottom, left:right] = False
+        return padding
+
+
 register_kind(OriginalSize())
 register_kind(CropCorner())
+register_kind(PaddingMask())
 
 
-def with_placements(source: Source, columns: Sequence[tuple[str, str]], warps: str) -> Source:
+def with_placements(
+    source: Source, columns: Sequence[tuple[str, str]], asks: str, warps: str
+) -> Source:
     """The source, with columns of these names and kinds as its last.
 
     Args:
+        asks: the operation that adds them, for messages.
         warps: the operation that moves pixels so that no rectangle of the image is shown; empty:
             there is none.
 
@@ -54,7 +73,7 @@ def with_placements(source: Source, columns: Sequence[tuple[str, str]], warps: s
         ConfigurationError: it has a column of such a name, or no images that fastload reads; or
             there is such an operation.
     """
-    transform = "transform: SizeAndCrop says how images are placed, and"
+    transform = f"transform: {asks} says how images are placed, and"
     if not source.images or source.objects:
         raise ConfigurationError(
             f"{transform} {source.name} has none that fastload reads (columns: "
@@ -67,7 +86,7 @@ def with_placements(source: Source, columns: Sequence[tuple[str, str]], warps: s
     taken = [name for name, _ in columns if name in source.columns]
     if taken:
         raise ConfigurationError(
-            f"{transform} {source.name} has a column {taken[0]!r} already. Give SizeAndCrop "
+            f"{transform} {source.name} has a column {taken[0]!r} already. Give {asks} "
             "another name for it, or leave that column out."
         )
     nothing = np.broadcast_to(np.zeros((1, 0), dtype=np.int64), (len(source), 0))
