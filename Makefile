@@ -155,7 +155,7 @@ docs: $(INSTALLED) ## the manual as pages, to be opened as files: build/manual/i
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir build/manual
 	@echo "build/manual/index.html"
 
-wheels: ## the wheels for the Pythons 3.10 to 3.14 that are here, tried without compiler and libjpeg
+wheels: ## the wheels for the Pythons 3.10 to 3.15 that are here, tried without compiler and libjpeg
 	@scripts/build_wheels.sh
 
 image: ## the Docker image fastload:cuda; VARIANT=cpu for the one without CUDA

@@ -731,6 +731,10 @@ def _only_computes(
                 module = value
             elif not _is_harmless(value):
                 return False
+        elif step.opname == "LOAD_COMMON_CONSTANT":
+            # In 3.14 functions and errors, given as a number; from 3.15 on None and such, too.
+            if sys.version_info < (3, 15) or not _is_harmless(step.argval):
+                return False
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             if before is None or not _is_harmless(getattr(before, step.argval, MISSING)):
                 return False

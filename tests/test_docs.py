@@ -567,5 +567,5 @@ def test_the_versions_of_python_are_named() -> None:
     assert least is not None
     assert named[0] == least[1]
     assert list(map(int, named)) == list(range(int(named[0]), int(named[-1]) + 1))
-    assert "3.10 to 3.14" in (ROOT / "Makefile").read_text(), "those that wheels are made for"
-    assert named[-1] == "14"
+    made = f"3.{named[0]} to 3.{named[-1]}"
+    assert made in (ROOT / "Makefile").read_text(), "those that wheels are made for"

@@ -334,6 +334,7 @@ def paired(label: int) -> Any:
         (paired, True),
         (lambda y: TABLE[y], True),
         (lambda y: 1 if y > 3 else 0, True),
+        (lambda y: 0 if y is None else y, True),
         (lambda y: torch.tensor(y, dtype=torch.float32), True),
         (int, True),
         (lambda y: random.random(), False),
