@@ -35,6 +35,7 @@ from benchmarks.pipelines import (
     of_dino,
     of_dinov2,
     of_fixmatch,
+    of_hrnet,
     of_ibot,
     of_ijepa,
     of_lightly,
@@ -50,6 +51,7 @@ from benchmarks.pipelines import (
     of_torchvision,
     of_torchvision_detection,
     of_torchvision_segmentation,
+    of_vitpose,
     of_yolo,
     of_yolox,
 )
@@ -88,6 +90,8 @@ FAMILIES = (
     of_torchvision_detection,
     of_yolo,
     of_yolox,
+    of_hrnet,
+    of_vitpose,
 )
 PIPELINES: tuple[Pipeline, ...] = tuple(row for family in FAMILIES for row in family.PIPELINES)
 

@@ -46,6 +46,10 @@ class Fed:
         low, end = (0, low) if end is None else (low, end)
         return low + np.floor(self._several(size, True) * (end - low)).astype(np.int64)
 
+    def rand(self, *size: int) -> Any:
+        """Of NumPy; of the normal distribution as well: what is given is then its numbers."""
+        return self._several(size or None)
+
     def tensor_randint(
         self, low: int = 0, high: Any = None, size: Any = None, **_: Any
     ) -> torch.Tensor:
@@ -78,6 +82,8 @@ def fed(numbers: Callable[[Fed], Numbers]) -> Iterator[None]:
             (np.random, "uniform", source.uniform),
             (np.random, "randint", source.below),
             (np.random, "choice", source.choice),
+            (np.random, "rand", source.rand),
+            (np.random, "randn", source.rand),
             (torch, "randint", source.tensor_randint),
             (torch, "rand", source.tensor_rand),
         ):

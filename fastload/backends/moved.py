@@ -79,13 +79,21 @@ class MovedColumns:
     def points(self, members: SampleImages, sizes: Int64Array) -> tuple[PointMap, ...]:
         """For each view, where points of members go, images of these (T, 2) sizes."""
         objects, plans = None, self._recipe.geometries
-        if self._boxes and any(plan.needs_objects for plan in plans):
-            boxes = self._source.instances[self._boxes].at(members.indices)
-            objects = Objects(boxes.values.astype(np.float64), boxes.rows_of_values)
+        if any(plan.needs_objects for plan in plans):
+            objects = self._objects(members.indices)
         return tuple(
             self._recipe.points(view, sizes, members, objects, traced=self._traced)
             for view in range(len(plans))
         )
+
+    def _objects(self, indices: Int64Array) -> Objects:
+        """The objects of these images, which the loader has made sure of that there are."""
+        if self._boxes:
+            boxes = self._source.instances[self._boxes].at(indices)
+            return Objects(boxes.values.astype(np.float64), boxes.rows_of_values)
+        from fastload.sources.by_object import objects_of
+
+        return objects_of(self._source, indices)
 
     def columns(
         self, draws: Draws, tables: Tables, failed: Sequence[int]

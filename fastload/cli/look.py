@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -44,6 +44,13 @@ def look(
         bool,
         typer.Option("--masks", help="Draw a mask of each object, as open_source(masks=True)."),
     ] = False,
+    samples: Annotated[
+        str,
+        typer.Option(
+            help="What a sample is: images; objects, each with its image; poses, those that are no "
+            "crowd and have a labelled keypoint: as open_source(samples=...)."
+        ),
+    ] = "images",
     keypoint_pairs: Annotated[
         str | None,
         typer.Option(
@@ -82,6 +89,7 @@ def look(
             masks=masks,
             format=format,
             keypoint_pairs=None if keypoint_pairs is None else pairs_of(keypoint_pairs),
+            samples=cast(Any, samples),  # `open_source` says which there are
         )
         shown = opened.source
         if transform is not None:
@@ -99,8 +107,8 @@ def look(
         )
         with replacing(to) as part:
             part.write_text(text, encoding="utf-8")
-        samples = f"{counted(len(rows), 'sample')} of {shown.summary}"
-        output().print(f"{to}  {samples}", soft_wrap=True)
+        count = f"{counted(len(rows), 'sample')} of {shown.summary}"
+        output().print(f"{to}  {count}", soft_wrap=True)
         if transform is None and pipeline is None and (name := unpaired(shown)) is not None:
             output().print(
                 f"Not mirrored: which points of {name!r} are left and right is not known. Give "

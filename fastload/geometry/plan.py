@@ -18,6 +18,9 @@ from fastload.draws import BoolArray, Draws, Float64Array, Int64Array
 from fastload.geometry.drawn import DrawnStep
 
 Int32Array = npt.NDArray[np.int32]
+Drawn = npt.NDArray[Any]
+"""(B, n): what an operation that depends on objects has drawn: of a crop int64 top, left, height,
+width."""
 
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 """What lies outside an image: a constant, its edge repeated, or its mirror image without or with
@@ -362,7 +365,10 @@ class GeometryStep:
     """Whether the size of what it makes depends on the draws."""
     needs_objects: ClassVar[bool] = False
     """Whether it depends on the boxes of the objects in an image: `compose` then finds in
-    `composition.given` the crops that its `move` has drawn (`PointMap.crops`)."""
+    `composition.given` the crops that its `move` has drawn (`PointMap.crops`), and `warp_given` is
+    called with them in place of `warp`."""
+    of_one_object: ClassVar[bool] = False
+    """Whether it needs samples that are one object each, in place of any number."""
     warps: ClassVar[bool] = False
     """Whether it has a `warp`, and no `compose`."""
 
@@ -401,6 +407,15 @@ class GeometryStep:
     def warp(self, sizes: Int64Array, uniforms: Float64Array) -> Warp:
         """Draw the parameters for images of these (B, 2) sizes."""
         raise NotImplementedError(f"{type(self).__name__} does not define warp(sizes, uniforms)")
+
+    def warp_given(self, sizes: Int64Array, given: Drawn | None) -> Warp:
+        """The same where it needs objects, of what its `move` has drawn; None: only the sizes of
+        the outputs are asked for."""
+        raise NotImplementedError(f"{type(self).__name__} does not define warp_given(sizes, given)")
+
+    def lacks_points(self, count: int) -> str:
+        """Why so many keypoints of an object are too few; empty: they are not."""
+        return ""
 
     def bicubic_rows(self, uniforms: Float64Array) -> BoolArray | None:
         """(B,) bool: the rows that are resampled with "bicubic" if it `mixes_filters`, else
@@ -523,7 +538,7 @@ class GeometryPlan:
         self,
         draws: Draws,
         sizes: npt.NDArray[np.integer[Any]],
-        crops: Mapping[int, Int64Array] | None = None,
+        crops: Mapping[int, Drawn] | None = None,
     ) -> Geometry:
         """Where the pixels of each output come from, given the (B, 2) sizes of the source images,
         at least 1 pixel, and `PointMap.crops` where it needs objects. `errors` names the rows that
@@ -567,13 +582,16 @@ class LaterPlan:
     mask_sampling: WarpSampling = WarpSampling()
 
     def after(
-        self, geometry: Geometry, draws: Draws, crops: Mapping[int, Int64Array] | None
+        self, geometry: Geometry, draws: Draws, crops: Mapping[int, Drawn] | None
     ) -> Geometry:
         """A geometry with what comes after it."""
         sizes, inverse, forward, centres = geometry.window[:, 2:], None, None, 0.0
         if self.warp is not None:
             stream, op = self.warp
-            warped = op.warp(sizes.astype(np.int64), _uniforms(draws, stream, op))
+            if op.needs_objects:
+                warped = op.warp_given(sizes.astype(np.int64), (crops or {}).get(stream))
+            else:
+                warped = op.warp(sizes.astype(np.int64), _uniforms(draws, stream, op))
             sizes, inverse, forward = warped.size, warped.inverse, warped.forward
             centres = warped.centres
         then = self.plan.resolve(draws, sizes, crops)

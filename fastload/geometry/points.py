@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.draws import BoolArray, Float64Array, Int64Array, native_core
-from fastload.geometry.plan import Clips, Geometry
+from fastload.geometry.plan import Clips, Drawn, Geometry
 
 _SCALE, _SHIFT, _LOW, _HIGH, _SIZE, _CENTRES = range(6)
 _ROUNDING = 1e-6
@@ -67,6 +67,9 @@ class Objects:
     """(T, 4) left, top, right, bottom [pixels]."""
     rows: Int64Array
     """(T,): which image each is in."""
+    points: Float64Array | None = None
+    """(T, K, 3) x, y, and above 0 where the point is labelled; (0, 0) is the centre of the first
+    pixel. None: they have none, or none are needed."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,8 @@ class PointMap:
     steps: tuple[PointStep, ...] = ("move",)
     objects: Objects | None = field(default=None, compare=False)
     """Of the source images, where a crop depends on them."""
-    crops: Mapping[int, Int64Array] = field(default_factory=dict, compare=False)
-    """By stream the crops that depend on objects, (B, 4) top, left, height, width each."""
+    crops: Mapping[int, Drawn] = field(default_factory=dict, compare=False)
+    """By stream what operations that depend on objects have drawn."""
 
     @classmethod
     def identity(
@@ -272,7 +275,11 @@ class PointMap:
         assert self.objects is not None, "the loader gives them to recipes that need them"
         of_each = self.take(self.objects.rows)
         boxes, kept = of_each.boxes_and_kept(self.objects.boxes)
-        return Objects(boxes[kept], self.objects.rows[kept])
+        points = self.objects.points
+        if points is not None:
+            places = of_each.points(points[..., :2], clip=False, centres=True)
+            points = np.concatenate([places, points[..., 2:]], axis=-1)[kept]
+        return Objects(boxes[kept], self.objects.rows[kept], points)
 
     def points(
         self, points: Float64Array, *, clip: bool = True, centres: bool = False

@@ -11,9 +11,11 @@ import torch
 
 from fastload import native
 from fastload.errors import ConfigurationError, counted
+from fastload.geometry.plan import GeometryStep
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.columns import PASCAL_VOC, ColumnOperation
 from fastload.sources.base import Source
+from fastload.sources.by_object import one_each
 from fastload.sources.keypoints import GIVE_PAIRS, unpaired
 from fastload.sources.kinds import kind_named
 
@@ -81,6 +83,25 @@ def _check_composite(source: Source, sampler: Any) -> None:
         )
 
 
+def _check_one_object(op: GeometryStep, source: Source) -> None:
+    """Raise ConfigurationError if samples are not one object each, with what the operation
+    needs."""
+    boxes, points = one_each(source)
+    count = source.values[points].in_array().array.shape[1] if points else 0  # type: ignore[union-attr]
+    if not boxes:
+        raise ConfigurationError(
+            f"transform: {type(op).__name__} takes samples that are one object each, with its box, "
+            f"and {source.name} has none such (columns: {', '.join(source.columns)}). Of images "
+            'with objects give open_source(..., samples="objects"), or samples="poses" for those '
+            "with keypoints."
+        )
+    if why := op.lacks_points(count):
+        raise ConfigurationError(
+            f"transform: {type(op).__name__} {why}, and an object of {source.name} has "
+            f"{counted(count, 'keypoint')} that say whether they are labelled."
+        )
+
+
 def check_split(split: SplitRecipe, source: Source, sampler: Any) -> None:
     """Raise ConfigurationError if a transform drops or needs boxes, and there are none, or if it
     moves images and does not say where points go."""
@@ -109,7 +130,11 @@ def check_split(split: SplitRecipe, source: Source, sampler: Any) -> None:
             )
     if split.around_masks is not None:
         _check_around_masks(split, source, has_boxes)
-    wants = f"{split.needs_objects} depends on" if split.needs_objects else ""
+    needing = [op for plan in split.geometries for _, op in plan.all_ops if op.needs_objects]
+    for op in needing:
+        if op.of_one_object:
+            _check_one_object(op, source)
+    wants = next((f"{type(op).__name__} depends on" for op in needing if not op.of_one_object), "")
     if split.drops_boxes and not wants:
         wants = f"{next(type(op).__name__ for op in split.ops if op.drops_boxes)} drops"
     if wants and not has_boxes:

@@ -18,6 +18,7 @@ from fastload.pipelines.of_diffusers import diffusers_sdxl, diffusers_text_to_im
 from fastload.pipelines.of_dino import dino
 from fastload.pipelines.of_dinov2 import dinov2
 from fastload.pipelines.of_fixmatch import fixmatch, fixmatch_labeled
+from fastload.pipelines.of_hrnet import hrnet, hrnet_batches, hrnet_eval
 from fastload.pipelines.of_ibot import ibot
 from fastload.pipelines.of_ijepa import ijepa, ijepa_masks
 from fastload.pipelines.of_mae import mae
@@ -43,6 +44,7 @@ from fastload.pipelines.of_torchvision_segmentation import (
     torchvision_segmentation,
     torchvision_segmentation_eval,
 )
+from fastload.pipelines.of_vitpose import vitpose, vitpose_batches, vitpose_eval
 from fastload.pipelines.of_yolo import yolo
 from fastload.pipelines.of_yolox import yolox, yolox_batches
 
@@ -60,6 +62,9 @@ __all__ = [
     "dinov2",
     "fixmatch",
     "fixmatch_labeled",
+    "hrnet",
+    "hrnet_batches",
+    "hrnet_eval",
     "ibot",
     "ijepa",
     "ijepa_masks",
@@ -86,6 +91,9 @@ __all__ = [
     "torchvision_detection_eval",
     "torchvision_segmentation",
     "torchvision_segmentation_eval",
+    "vitpose",
+    "vitpose_batches",
+    "vitpose_eval",
     "yolo",
     "yolox",
     "yolox_batches",

@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 from torchvision.transforms.v2._utils import query_size
 
-from fastload.arguments import flag
+from fastload.arguments import flag, integer
 from fastload.errors import ConfigurationError
 from fastload.geometry.boxes import fitting_sizes, shorter_sides, shortest_edges
 from fastload.geometry.patches import patch_grids
@@ -40,6 +40,7 @@ __all__ = [
     "ResizeScale",
     "ResizeShortestEdge",
     "ResizeToPatches",
+    "TopDownAffine",
 ]
 
 Number = int | float
@@ -679,6 +680,88 @@ class CanvasJitter(_OfBoxes):
         self.scale = _factors(self, "scale", scale)
         self.p_flip = _probability(self, "p_flip", p_flip)
         self.interpolation = v2.InterpolationMode.BILINEAR
+
+
+class TopDownAffine(_OfBoxes):
+    """Shows one object, upright or turned, in a picture of one size: what models of keypoints train
+    on that find objects first (Xiao et al., 2018, "Simple Baselines for Human Pose Estimation";
+    half bodies: Wang et al., 2018, "Mscoco keypoints challenge 2018").
+
+    Samples are one object each, `open_source(..., samples="poses")`. The box is cut to the image as
+    HRNet does, its shorter side is made as long as the picture's aspect ratio has it, and both are
+    multiplied by `padding`. One affine map takes that to the picture, in one interpolation between
+    four pixels, as OpenCV's warpAffine with INTER_LINEAR; 0 lies outside of the image. Keypoints
+    and boxes follow; (0, 0) of a keypoint is the centre of the first pixel.
+
+    With probability `p_half_body`, of an object with more than `num_joints_half_body` labelled
+    keypoints, what is shown is around those of its upper or its lower half, 1.5 times as large.
+    """
+
+    instead = "give it to create_loader(source, transform=...), and not to a data set"
+
+    def __init__(
+        self,
+        size: int | tuple[int, int],
+        *,
+        padding: float = 1.25,
+        scale: float = 0.0,
+        degrees: float = 0.0,
+        p_rotate: float = 1.0,
+        p_flip: float = 0.0,
+        p_half_body: float = 0.0,
+        num_joints_half_body: int = 8,
+        upper_body: Sequence[int] | None = None,
+        shift: float = 0.0,
+        p_shift: float = 1.0,
+        unbiased: bool = False,
+    ) -> None:
+        """
+        Args:
+            size: height and width of the picture [pixels], or the side of a square.
+            padding: how many times as large as the box is what is shown.
+            scale: deviation of a normal distribution about 1 that a further factor is drawn from,
+                cut to 1 minus to 1 plus this number; from 0 to 1, and below.
+            degrees: deviation of a normal distribution about 0 that the angle is drawn from, cut at
+                twice this number.
+            p_rotate: probability that it is turned.
+            p_flip: probability of mirroring, left and right; keypoints then change places.
+            p_half_body: probability of half a body.
+            num_joints_half_body: more labelled keypoints than these have to be there for that.
+            upper_body: the numbers of the keypoints of the upper half, from 0; None: those of
+                COCO's person, 0 to 10 of 17.
+            shift: how far the centre may be moved, in parts of the width and height of the box.
+            p_shift: probability that it is.
+            unbiased: whether sizes are counted from centre to centre of the outermost pixels, a
+                pixel less (Huang et al., 2020, "The Devil is in the Details: Delving into Unbiased
+                Data Processing for Human Pose Estimation").
+
+        Raises:
+            ConfigurationError: a number out of its range; (when it is called by itself:) it works
+                on the boxes of a loader.
+        """
+        super().__init__()
+        self.size = _pair(self, size)
+        self.padding = _above_zero_of(self, "padding", padding)
+        self.scale, self.degrees, self.shift = float(scale), float(degrees), float(shift)
+        for name, most in (("scale", 0.999), ("degrees", 180), ("shift", 1)):
+            if not 0 <= getattr(self, name) <= most:
+                raise ConfigurationError(
+                    f"TopDownAffine({name}={getattr(self, name)}) must be from 0 to {most}."
+                )
+        self.p_rotate = _probability(self, "p_rotate", p_rotate)
+        self.p_flip = _probability(self, "p_flip", p_flip)
+        self.p_half_body = _probability(self, "p_half_body", p_half_body)
+        self.p_shift = _probability(self, "p_shift", p_shift)
+        self.num_joints_half_body = integer("num_joints_half_body", num_joints_half_body, 0)
+        self.upper_body = (
+            None if upper_body is None else tuple(integer("upper_body", n, 0) for n in upper_body)
+        )
+        self.unbiased = flag("unbiased", unbiased)
+        if self.unbiased and min(self.size) < 2:
+            raise ConfigurationError(
+                f"TopDownAffine(size={size}, unbiased=True) must have two pixels or more a side."
+            )
+        self.interpolation, self.fill = v2.InterpolationMode.BILINEAR, 0
 
 
 class RandomSizedBBoxSafeCrop(_OfBoxes):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MOST_SHARDS = 1_000_000
 _PIPE = re.compile(r"^pipe:")
+_OF_OBJECTS = {"roles", "keypoint_pairs", "masks", "samples"}
 _JUST_NOW = 60.0
 """Seconds: the ranks of a job open their data sets within so many of each other."""
 
@@ -153,6 +154,7 @@ def open_source(
     strict: bool = False,
     masks: bool = False,
     keypoint_pairs: Sequence[tuple[int, int]] | None = None,
+    samples: Literal["images", "objects", "poses"] = "images",
     roles: Mapping[str, str] | None = None,
     target: Sequence[str] | None = None,
     image_root: str | os.PathLike[str] | None = None,
@@ -189,6 +191,10 @@ def open_source(
             and a right one, [(1, 2), (3, 4)]: they change places where a picture is mirrored. []:
             none do. None: as the names of the points in COCO's file say; where there are none, a
             transform that mirrors is refused.
+        samples: what a sample is, of a data set of objects: an image with all that are in it; or
+            one object with its image, "objects", which is then in several samples. Columns of
+            objects have one row a sample, such as `boxes` (B, 4); polygons and masks have rows of
+            one element. "poses": those that are no crowd and have a labelled keypoint.
         roles: what columns hold, by name, where fastload cannot know it: "boxes" (left, top, right,
             bottom in pixels) or "keypoints" (x, y in pixels), which are moved with the pixels of
             their image; "unmoved", which stay as they are though their name says that they are
@@ -225,7 +231,8 @@ def open_source(
             file and remedy.
         ConfigurationError: an option that means nothing to this data set; a format that there is
             not; masks of a data set without polygons or run lengths; pairs of a data set without
-            keypoints; roles of a column that there is not, or that cannot be of it.
+            keypoints; samples that are objects of a data set without these; roles of a column that
+            there is not, or that cannot be of it.
     """
     if split is not None and not isinstance(split, str):
         raise ConfigurationError(f"split: must be the name of a split or None, got {split!r}.")
@@ -242,6 +249,7 @@ def open_source(
     given = {
         **vars(options),
         "keypoint_pairs": keypoint_pairs,
+        "samples": None if samples == "images" else samples,
         "roles": roles,
         "format": format,
         "mode": None if mode == "RGB" else mode,
@@ -253,26 +261,37 @@ def open_source(
     if assume_plain:
         opened = _open_plain(spec, given)
     else:
-        opened = _open_whole(spec, options, format)
-        source = opened.source
-        if roles is not None:
-            from fastload.sources.places import with_roles
-
-            source = with_roles(source, roles)
-        if keypoint_pairs is not None:
-            from fastload.sources.keypoints import with_pairs
-
-            source = with_pairs(source, keypoint_pairs)
-        if options.masks:
-            from fastload.sources.masks import with_masks
-
-            source = with_masks(source)
-        opened = replace(opened, source=source)
+        opened = replace(_open_whole(spec, options, format))  # an object of its own
+        if given.keys() & _OF_OBJECTS:
+            opened = _with_objects(opened, given)
         if mode != "RGB":
             from fastload.sources.unchanged import in_mode
 
             opened = in_mode(mode, opened)
     object.__setattr__(opened, "asked", _asked(spec, given))
+    return opened
+
+
+def _with_objects(opened: Opened, given: Mapping[str, Any]) -> Opened:
+    """With what was asked of the columns of objects, and of others that say where something is."""
+    source = opened.source
+    if "roles" in given:
+        from fastload.sources.places import with_roles
+
+        source = with_roles(source, given["roles"])
+    if "keypoint_pairs" in given:
+        from fastload.sources.keypoints import with_pairs
+
+        source = with_pairs(source, given["keypoint_pairs"])
+    if "masks" in given:
+        from fastload.sources.masks import with_masks
+
+        source = with_masks(source)
+    opened = replace(opened, source=source)
+    if "samples" in given:
+        from fastload.sources.by_object import by_object
+
+        opened = by_object(opened, given["samples"])
     return opened
 
 

@@ -136,6 +136,9 @@ def _shown(columns: dict[str, Any], source: Source, title: str) -> list[Shown]:
         raise ConfigurationError(f"{source.name}: has no images to look at.")
     several = isinstance(columns[image], list | tuple)
     rows = {name: _row(column) for name, column in columns.items() if name != image}
+    if isinstance(rows.get("boxes"), torch.Tensor) and rows["boxes"].ndim == 1:  # of one object
+        of_object = ("boxes", "labels", "iscrowd", "keypoints")
+        rows |= {name: rows[name][None] for name in of_object if name in rows}
     views = []
     for number, pixels in enumerate(columns[image] if several else [columns[image]], 1):
         picture, stretched = _visible(pixels[0].cpu())
