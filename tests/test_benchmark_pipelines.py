@@ -186,7 +186,7 @@ def test_how_many_times_as_fast_is_taken_within_a_round() -> None:
 def test_every_pipeline_has_a_page_with_a_picture() -> None:
     names = [row.name for row in PIPELINES]
     assert len(names) == len({*names})
-    for page in {row.page for row in PIPELINES}:
+    for page in {row.page for row in PIPELINES if row.drawn}:
         text = (ROOT / "docs" / "pipelines" / f"{page}.md").read_text()
         assert f"]({page}.jpg)" in text
         assert (ROOT / "docs" / "pipelines" / f"{page}.jpg").stat().st_size <= 120_000

@@ -43,6 +43,7 @@ from benchmarks.pipelines import (
     of_mask2former,
     of_moco_v3,
     of_open_clip,
+    of_progressive,
     of_rfdetr,
     of_rtdetrv2,
     of_simclr,
@@ -92,6 +93,7 @@ FAMILIES = (
     of_yolox,
     of_hrnet,
     of_vitpose,
+    of_progressive,
 )
 PIPELINES: tuple[Pipeline, ...] = tuple(row for family in FAMILIES for row in family.PIPELINES)
 
@@ -196,7 +198,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(line, flush=True)
     if given.pictures:
         images = public_domain(given.work)
-        for page, pipeline in {row.page: row for row in reversed(pipelines)}.items():
+        pages = {row.page: row for row in reversed(pipelines) if row.drawn}
+        for page, pipeline in pages.items():
             draw(pipeline, given.originals, images, given.work, given.pictures / f"{page}.jpg")
     if given.json:
         settings = {"samples": given.samples, "images": given.images, "workers": given.workers}

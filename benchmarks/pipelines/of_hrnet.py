@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -85,10 +86,10 @@ def dataset(setting: Setting, *, train: bool = True) -> Any:
     return made
 
 
-def theirs(setting: Setting) -> DataLoader[Any]:
+def theirs(setting: Setting, *, train: bool = True) -> DataLoader[Any]:
     """As `tools/train.py` has it."""
     return DataLoader(
-        dataset(setting),
+        dataset(setting, train=train),
         batch_size=setting.batch_size,
         shuffle=setting.shuffle,
         num_workers=setting.workers,
@@ -96,11 +97,11 @@ def theirs(setting: Setting) -> DataLoader[Any]:
     )
 
 
-def ours(setting: Setting) -> fastload.Loader:
+def ours(setting: Setting, *, train: bool = True) -> fastload.Loader:
     return fastload.create_loader(
         fastload.open_source(setting.data, split="train", samples="poses"),
         setting.batch_size,
-        transform=pipelines.hrnet(),
+        transform=pipelines.hrnet() if train else pipelines.hrnet_eval(),
         batch_transform=pipelines.hrnet_batches(),
         shuffle=setting.shuffle,
         drop_last=setting.shuffle,
@@ -133,8 +134,8 @@ def numbers(source: Fed, drawn: Drawn, labelled: int) -> Given:
     yield drawn.mirrored
 
 
-def same(setting: Setting) -> list[Judgement]:
-    data = dataset(setting)
+def same(setting: Setting, *, train: bool = True) -> list[Judgement]:
+    data = dataset(setting, train=train)
 
     def of_index(index: int) -> Sample:
         image, target, weight, meta = data[index]
@@ -143,22 +144,38 @@ def same(setting: Setting) -> list[Judgement]:
 
     def given(index: int) -> Any:
         labelled = int(data.db[index]["joints_3d_vis"][:, 0].sum())
-        return lambda source, drawn: numbers(source, drawn, labelled)
+        return lambda source, drawn: numbers(source, drawn, labelled) if train else iter(())
 
-    with ours(setting) as loader:
+    with ours(setting, train=train) as loader:
         found: Iterator[Sample] = (one for batch in loader for one in of_ours(batch))
-        return poses.compared(of_index, found, given, _SEED, _FEW)
+        return poses.compared(of_index, found, given, _SEED, _FEW if train else None)
+
+
+def sides(*, train: bool) -> tuple[Side, Side]:
+    return (
+        Side(partial(theirs, train=train), poses.numbers(of_theirs), poses.tiles(of_theirs)),
+        Side(partial(ours, train=train), poses.numbers(of_ours), poses.tiles(of_ours)),
+    )
 
 
 PIPELINES = (
     Pipeline(
         "hrnet",
         "hrnet",
-        Side(theirs, poses.numbers(of_theirs), poses.tiles(of_theirs)),
-        Side(ours, poses.numbers(of_ours), poses.tiles(of_ours)),
+        *sides(train=True),
         batch_size=32,
         bar=2.5,
         data=poses.persons_of,
         same=same,
+    ),
+    Pipeline(
+        "hrnet_eval",
+        "hrnet",
+        *sides(train=False),
+        batch_size=32,
+        bar=None,
+        exact=True,
+        data=poses.persons_of,
+        same=partial(same, train=False),
     ),
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -36,19 +38,26 @@ def original(originals: Path) -> Any:
     return import_module("mmpose.datasets")
 
 
-def dataset(setting: Setting) -> Any:
+def dataset(setting: Setting, *, train: bool = True) -> Any:
     module = original(setting.originals)
     from mmcv import Config  # type: ignore[import-not-found,unused-ignore]
 
-    config = Config.fromfile(str(setting.originals / "ViTPose" / _CONFIG)).data.train
+    data = Config.fromfile(str(setting.originals / "ViTPose" / _CONFIG)).data
+    config = data.train if train else data.val
+    config.data_cfg.use_gt_bbox = True
+    config.pipeline[-1].meta_keys = [
+        *config.pipeline[-1].meta_keys,
+        "joints_3d",
+        "joints_3d_visible",
+    ]
     config.ann_file = str(setting.data / "annotations" / "person_keypoints_train2017.json")
     config.img_prefix = f"{setting.data / 'train2017'}/"
-    return module.build_dataset(config)
+    return module.build_dataset(config, None if train else {"test_mode": True})
 
 
-def theirs(setting: Setting) -> Any:
+def theirs(setting: Setting, *, train: bool = True) -> Any:
     return original(setting.originals).build_dataloader(
-        dataset(setting),
+        dataset(setting, train=train),
         setting.batch_size,
         setting.workers,
         dist=False,
@@ -59,11 +68,11 @@ def theirs(setting: Setting) -> Any:
     )
 
 
-def ours(setting: Setting) -> fastload.Loader:
+def ours(setting: Setting, *, train: bool = True) -> fastload.Loader:
     return fastload.create_loader(
         fastload.open_source(setting.data, split="train", samples="poses"),
         setting.batch_size,
-        transform=pipelines.vitpose(),
+        transform=pipelines.vitpose() if train else pipelines.vitpose_eval(),
         batch_transform=pipelines.vitpose_batches(),
         shuffle=setting.shuffle,
         drop_last=setting.shuffle,
@@ -99,36 +108,56 @@ def numbers(source: Fed, drawn: Drawn, labelled: int) -> Given:
     yield from (drawn.factor, drawn.angle, drawn.turned)
 
 
-def same(setting: Setting) -> list[Judgement]:
-    data = dataset(setting)
+def same(setting: Setting, *, train: bool = True) -> list[Judgement]:
+    data = dataset(setting, train=train)
 
     def of_index(index: int) -> Sample:
         # Its data set draws this once, for all epochs.
-        data.db[index]["center"], _ = data._xywh2cs(*data.db[index]["bbox"])
+        data.db[index]["center"] = data._xywh2cs(*data.db[index]["bbox"])[0]
         made = data[index]
         meta = made["img_metas"].data
+        if not train:  # it makes no targets
+            made |= {"target": torch.zeros(17, 64, 48), "target_weight": torch.zeros(17, 1)}
         rows = (torch.as_tensor(made[name])[None] for name in ("img", "target", "target_weight"))
         labelled = meta["joints_3d_visible"][None, :, 0]
         return poses.samples_of(*rows, meta["joints_3d"][None], labelled)[0]
 
     def given(index: int) -> Any:
         labelled = int(data.db[index]["joints_3d_visible"][:, 0].sum())
-        return lambda source, drawn: numbers(source, drawn, labelled)
+        return lambda source, drawn: numbers(source, drawn, labelled) if train else iter(())
 
-    with ours(setting) as loader:
+    with ours(setting, train=train) as loader:
         found: Iterator[Sample] = (one for batch in loader for one in of_ours(batch))
-        return poses.compared(of_index, found, given, _SEED, _FEW)
+        if not train:
+            found = (replace(one, weight=torch.zeros(17)) for one in found)
+        return poses.compared(of_index, found, given, _SEED, _FEW if train else None)
+
+
+def sides(*, train: bool) -> tuple[Side, Side]:
+    return (
+        Side(partial(theirs, train=train), poses.numbers(of_theirs), poses.tiles(of_theirs)),
+        Side(partial(ours, train=train), poses.numbers(of_ours), poses.tiles(of_ours)),
+    )
 
 
 PIPELINES = (
     Pipeline(
         "vitpose",
         "vitpose",
-        Side(theirs, poses.numbers(of_theirs), poses.tiles(of_theirs)),
-        Side(ours, poses.numbers(of_ours), poses.tiles(of_ours)),
+        *sides(train=True),
         batch_size=64,
         bar=2.5,
         data=poses.persons_of,
         same=same,
+    ),
+    Pipeline(
+        "vitpose_eval",
+        "vitpose",
+        *sides(train=False),
+        batch_size=64,
+        bar=None,
+        exact=True,
+        data=poses.persons_of,
+        same=partial(same, train=False),
     ),
 )

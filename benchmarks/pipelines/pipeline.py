@@ -89,6 +89,8 @@ class Pipeline:
     in place of distributions."""
     same: Callable[[Setting], list[Judgement]] | None = None
     """With the random numbers of ours, how far samples of the original are from ours, in order."""
+    drawn: bool = True
+    """Whether its page shows samples."""
     data: Callable[[Path, Path, int], Path] = folder_of_classes
     """From a folder of class folders with photographs, the folder to make files in, and the least
     number of samples: what both sides read."""

@@ -47,6 +47,7 @@ from fastload.pipelines.of_torchvision_segmentation import (
 from fastload.pipelines.of_vitpose import vitpose, vitpose_batches, vitpose_eval
 from fastload.pipelines.of_yolo import yolo
 from fastload.pipelines.of_yolox import yolox, yolox_batches
+from fastload.pipelines.progressive import efficientnetv2_sizes, ffcv_sizes
 
 __all__ = [
     "byol",
@@ -60,6 +61,8 @@ __all__ = [
     "diffusers_text_to_image",
     "dino",
     "dinov2",
+    "efficientnetv2_sizes",
+    "ffcv_sizes",
     "fixmatch",
     "fixmatch_labeled",
     "hrnet",

@@ -38,7 +38,10 @@ def transform_named(
     """
     known = transforms()
     if name not in known:
-        batches = " It is for whole batches." if name in pipelines.__all__ else ""
+        batches = ""
+        if name in pipelines.__all__:
+            of = "sizes of epochs" if name.endswith("_sizes") else "whole batches"
+            batches = f" It is for {of}."
         near = did_you_mean(name, known)
         raise ConfigurationError(
             f"{setting} {name!r}: there are {', '.join(sorted(known))}.{batches or near}"
