@@ -3,22 +3,24 @@ orders that let them be read a piece at a time, each piece once."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torchvision.transforms import v2
 
 import fastload
 from fastload import stores
 from fastload.errors import ConfigurationError, DecodeError, SourceError
-from fastload.sources import open_source
+from fastload.sources import open_source, parquet_pieces
 from fastload.sources.buffers import PathTable
 from fastload.sources.parquet_images import ParquetImages
 from fastload.sources.parquet_pieces import (
@@ -148,22 +150,78 @@ def test_metadata_are_written_as_they_are_read() -> None:
             read_struct(written(struct)[:end])
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, bytes]]:
+    """Files that hypothesis damages, and what is in them, by how they are written."""
+    folder = tmp_path_factory.mktemp("damaged")
+    kinds: dict[str, dict[str, Any]] = {
+        "row groups": {},
+        "pages": {
+            "write_page_index": True,
+            "data_page_size": 1000,
+            "use_dictionary": False,
+            "write_batch_size": 4,
+        },
+    }
+    found = {}
+    for kind, options in kinds.items():
+        path = write(folder / kind / "x.parquet", slice(0, 30), **options)
+        found[kind] = path, path.read_bytes()
+    return found
+
+
+@st.composite
+def edits(draw: st.DrawFn) -> list[tuple[str, float, int]]:
+    """Changes of metadata: (what, where as a part of them, a byte)."""
+    one = st.tuples(
+        st.sampled_from(["flip", "set", "insert", "remove", "repeat"]),
+        st.floats(0, 1, exclude_max=True),
+        st.integers(0, 255),
+    )
+    return draw(st.lists(one, min_size=1, max_size=6))
+
+
+def edited(metadata: bytes, changes: list[tuple[str, float, int]]) -> bytes:
+    data = bytearray(metadata)
+    for what, where, byte in changes:
+        at = int(where * max(1, len(data)))
+        if what == "flip" and at < len(data):
+            data[at] ^= 1 << byte % 8
+        elif what == "set" and at < len(data):
+            data[at] = byte
+        elif what == "insert":
+            data.insert(at, byte)
+        elif what == "remove":
+            del data[at : at + 1 + byte % 4]
+        elif what == "repeat":
+            data[at:at] = data[at : at + 1 + byte % 16]
+    return bytes(data)
+
+
 @pytest.mark.whole
-def test_damaged_metadata_are_refused_by_name(data: Path) -> None:
-    """Whichever byte is another one: in words, or the file is still the same."""
-    path = data / "train-00001-of-00002.parquet"
-    whole = path.read_bytes()
-    begin = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
-    random = np.random.default_rng(0)
-    for _ in range(40):
-        damaged = bytearray(whole)
-        damaged[random.integers(begin, len(whole))] ^= 1 << random.integers(0, 8)
-        path.write_bytes(damaged)
-        with contextlib.suppress(SourceError, OSError):  # and not one of Python's own
-            column = open_source(data).source.encoded["image"]
-            assert len(column) == COUNT
-            for row in range(0, COUNT, 10):
-                assert column.read(row) == PHOTOS[row]
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(kind=st.sampled_from(["row groups", "pages"]), changes=edits())
+def test_damaged_metadata_are_refused(
+    kind: str, changes: list[tuple[str, float, int]], small: dict[str, tuple[Path, bytes]]
+) -> None:
+    """Whatever they are, or all rows are of the file. With an offset index, which lies before them,
+    damage may be there, too."""
+    path, whole = small[kind]
+    length = int.from_bytes(whole[-8:-4], "little")
+    begin = len(whole) - 8 - length - (300 if kind == "pages" else 0)
+    metadata = edited(whole[begin:-8], changes)
+    size = len(metadata) - (300 if kind == "pages" else 0)
+    path.write_bytes(whole[:begin] + metadata + max(0, size).to_bytes(4, "little") + b"PAR1")
+    try:
+        ends = footers([str(path)])
+        pieces, _ = pieces_of(ends, "image")
+        states = np.array([footer.state for footer in ends], np.int64)
+        column = ParquetImages(PathTable.of([str(path)]), "image", pieces, states)
+        found = [column.read(row) for row in range(len(column))]
+    except (SourceError, OSError):  # and none of Python's own
+        return
+    # Metadata may name fewer rows, or other ones of the file, and say so throughout.
+    assert {*found} <= {*PHOTOS[:30]}
 
 
 def of(**fields: Any) -> bytes:
@@ -329,9 +387,9 @@ def test_mixes_and_worker_processes_take_what_is_unpacked(data: Path, own_cache:
 
 def test_row_groups_of_what_has_none(tmp_path: Path, own_cache: Path) -> None:
     images.write_photo_folder(tmp_path / "folder")
-    for given in ("row groups", 0, True):
+    for rows in ("row groups", 0, True):
         with pytest.raises(ConfigurationError, match="at least 1, or 'row group', got"):
-            fastload.BlockShuffle(given)  # type: ignore[arg-type]
+            fastload.BlockShuffle(rows)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="is for Parquet files"):
         fastload.create_loader(tmp_path / "folder", 2, order=fastload.BlockShuffle("row group"))
 
@@ -371,6 +429,38 @@ def test_a_file_that_is_written_again_is_an_error(data: Path) -> None:
     with pytest.raises(OSError, match="00001.* was written again since it was opened"):
         column.read(60)
     assert column.read(1) == PHOTOS[1]
+
+
+@pytest.mark.parametrize("way", ["replaced", "in place"])
+def test_another_of_the_same_size_and_time_is_an_error(way: str, data: Path) -> None:
+    """As `rsync -t` and `cp -p` bring it."""
+    path = data / "train-00001-of-00002.parquet"
+    column = open_source(data).source.encoded["image"]
+    whole, status = path.read_bytes(), path.stat()
+    assert column.read(60) == PHOTOS[60]
+    other = whole[:500] + bytes([whole[500] ^ 1]) + whole[501:]
+    target = path if way == "in place" else data / "other"
+    target.write_bytes(other)
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+    target.replace(path)
+    now = path.stat()
+    assert (now.st_size, now.st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    with pytest.raises(OSError, match="00001.* was written again since it was opened"):
+        column.read(70)
+    assert column.read(1) == PHOTOS[1]
+
+
+def test_where_inodes_say_nothing_they_are_not_looked_at(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = data / "train-00001-of-00002.parquet"
+    monkeypatch.setattr(parquet_pieces, "_has_inodes", lambda _: False)
+    column = open_source(data).source.encoded["image"]
+    status = path.stat()
+    shutil.copy2(path, data / "other")
+    (data / "other").replace(path)
+    assert path.stat().st_ino != status.st_ino
+    assert column.read(60) == PHOTOS[60]
 
 
 def test_a_file_that_is_written_again_while_it_is_read_is_an_error(

@@ -20,10 +20,10 @@ import numpy as np
 
 from fastload import stores
 from fastload.errors import SourceError
-from fastload.files import is_remote, state_of
+from fastload.files import is_remote
 from fastload.sources.buffers import Int64Array, PathTable, PickledByReference
 from fastload.sources.columns import EncodedFiles, EncodedImages
-from fastload.sources.parquet_pieces import Pieces, needs_dictionary
+from fastload.sources.parquet_pieces import Pieces, needs_dictionary, state_of_file
 from fastload.stores import Data
 from fastload.stores.reads import LOOK, current
 
@@ -44,8 +44,7 @@ class ParquetImages(PickledByReference, EncodedImages):
     """Of the column."""
     pieces: Pieces
     states: Int64Array
-    """(F, 2): of each file when it was opened, the version and 0, or, on a disk, size [bytes] and
-    time of change [ns]."""
+    """(F, 4): the `state_of_file` of each when it was opened."""
     role: str = "image"
     any_order: ClassVar[bool] = False  # type: ignore[misc]
 
@@ -132,8 +131,9 @@ class ParquetImages(PickledByReference, EncodedImages):
         versions.)"""
         for file in files:
             path = self.files[file]
-            state = None if is_remote(path) else state_of(path)
-            if state is not None and state != tuple(self.states[file].tolist()):
+            if is_remote(path) or (state := state_of_file(path))[0] < 0:
+                continue
+            if state != tuple(self.states[file].tolist()):
                 raise OSError(
                     f"{path} was written again since it was opened, so that its samples lie "
                     "elsewhere; open the data set again"

@@ -11,6 +11,7 @@ src/main/thrift/parquet.thrift); the numbers of fields below are its.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 import os
@@ -24,7 +25,7 @@ import numpy.typing as npt
 
 from fastload import stores
 from fastload.errors import SourceError, counted
-from fastload.files import state_of
+from fastload.machine import file_system_of
 from fastload.sources.buffers import Int64Array, PickledByReference
 from fastload.sources.thrift_compact import I32, Struct, ThriftError, read_struct, written
 from fastload.stores import Data
@@ -48,8 +49,8 @@ class Footer(NamedTuple):
     path: str
     size: int
     """Bytes of the file."""
-    state: tuple[int, int]
-    """(version, 0) of a remote file; else (size, time of change [ns])."""
+    state: tuple[int, ...]
+    """See `state_of_file`."""
     start: int
     """Where `data` begins in the file."""
     data: bytes
@@ -71,7 +72,7 @@ def _some_footers(paths: Sequence[str]) -> list[Footer]:
     for path, size in zip(paths, sizes, strict=True):
         if size < 12:
             raise _unreadable(path, "there is no such file" if size < 0 else "it is too short")
-    states = [_state_of(path, size) for path, size in zip(paths, sizes, strict=True)]
+    states = [state_of_file(path) for path in paths]
     starts = [max(0, size - _TAIL) for size in sizes]
     tails = _read(paths, starts, sizes, states)
     longer = []
@@ -104,18 +105,33 @@ def _some_footers(paths: Sequence[str]) -> list[Footer]:
     return made
 
 
-def _state_of(path: str, size: int) -> tuple[int, int]:
+def state_of_file(path: str) -> tuple[int, ...]:
+    """By which it is seen whether a file was written again while it is open: of a remote one (its
+    version, 0, 0, 0); else (size [bytes], time of change of its content and of its entry in the
+    file system [ns], inode), the last two 0 where the file system gives files other inodes as it
+    likes (FUSE). All -1: there is none."""
     if stores.is_remote(path):
-        return int(stores.versions_of([path])[0]), 0
-    state = state_of(path)
-    return (size, -1) if state is None else (state[0], state[1])
+        return int(stores.versions_of([path])[0]), 0, 0, 0
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1, -1, -1, -1
+    state = status.st_size, status.st_mtime_ns
+    if not _has_inodes(os.path.dirname(os.path.abspath(path))):
+        return *state, 0, 0
+    return *state, status.st_ctime_ns, status.st_ino & (1 << 63) - 1
+
+
+@functools.lru_cache
+def _has_inodes(folder: str) -> bool:
+    return not file_system_of(folder).startswith("fuse")
 
 
 def _read(
     paths: Sequence[str],
     starts: Sequence[int],
     ends: Sequence[int],
-    states: Sequence[tuple[int, int]],
+    states: Sequence[tuple[int, ...]],
 ) -> list[bytes]:
     ranges = [
         stores.Range(path, start, end - start, state[0] if stores.is_remote(path) else 0)
