@@ -19,7 +19,7 @@ import fastload
 from fastload import stores
 from fastload.errors import DecodeError
 from fastload.sources import open_source
-from fastload.stores import base
+from fastload.stores import base, transfers
 from fastload.stores.base import ChangedError, Range, StoreError
 from tests import images, servers
 from tests.faultproxy import FaultProxy, fault_proxy
@@ -146,6 +146,29 @@ def test_a_version_is_the_same_from_a_listing_and_from_an_answer(here: Here, loc
     with pytest.raises(FileNotFoundError):
         stores.read(name)
     stores.remove(name)
+
+
+@pytest.mark.whole
+def test_odd_names_are_read_by_the_core(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a core and libcurl are; and by obstore the same."""
+    if transfers.missing():
+        pytest.skip(transfers.missing())
+    names = ["a b.bin", "\u00fc.bin", "a+b&c=d.bin", "100%25.bin", "x'(1)!~.bin"]
+    for name in names:
+        here.write(f"{here.url}/odd/{name}", name.encode())
+    assert "by libcurl/" in stores.by_whom(here.url)
+    for client in ("libcurl", "obstore"):
+        monkeypatch.setenv("FASTLOAD_CLIENT", client)
+        stores.forget()
+        with stores.seen_kept():
+            assert {name for name, _ in stores.entries(f"{here.url}/odd")} == {*names}
+            versions = stores.versions_of(f"{here.url}/odd/{name}" for name in names).tolist()
+        assert all(versions)
+        wanted = [
+            Range(f"{here.url}/odd/{name}", 0, None, version)
+            for name, version in zip(names, versions, strict=True)
+        ]
+        assert stores.read_many(wanted, by_tier=False) == [name.encode() for name in names]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import ssl
 import threading
@@ -288,6 +289,60 @@ def test_what_libcurl_is_not_given_is_left_to_obstore(
     stores.forget()
     assert words in client()
     assert "libcurl/" not in client()
+
+
+KEY = "bm9uZQ=="
+AZURE = {"AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_STORAGE_ACCOUNT_KEY": KEY}
+BLOB = "https://account.blob.core.windows.net/box/a%20b"
+
+
+@pytest.mark.parametrize(
+    ("url", "settings", "wanted"),
+    [
+        ("az://box", AZURE, f"{BLOB}?sp=r&se="),
+        ("abfss://box@account.dfs.core.windows.net", AZURE, f"{BLOB}?sp=r&se="),
+        ("abfss://box@account.dfs.core.windows.net", {"AZURE_STORAGE_ACCESS_KEY": KEY}, BLOB),
+        (
+            "az://box",
+            {"AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_STORAGE_SAS_TOKEN": "?sv=1&sig=x%3D"},
+            f"{BLOB}?sv=1&sig=x%3D",
+        ),
+        (
+            "az://box",
+            {"AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_SKIP_SIGNATURE": "true"},
+            BLOB,
+        ),
+        ("az://box", AZURE | {"AZURE_CLIENT_ID": "x"}, "AZURE_CLIENT_ID is set"),
+        ("az://box", AZURE | {"AZURE_STORAGE_TOKEN": "x"}, "AZURE_STORAGE_TOKEN is set"),
+        ("az://box", AZURE | {"AZURE_ACCOUNT_KEY": "b3RoZXI="}, "no key of the account"),
+        ("az://box", {"AZURE_STORAGE_ACCOUNT_NAME": "account"}, "no key of the account"),
+        (
+            "gs://box",
+            {"GOOGLE_SKIP_SIGNATURE": "true"},
+            "https://storage.googleapis.com/box/a%20b",
+        ),
+        ("gs://box", {}, "takes longer than a request"),
+    ],
+)
+def test_who_fetches_from_azure_and_google(
+    url: str, settings: dict[str, str], wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those who fetch by URLs, what these begin with."""
+    for name in [name for name in os.environ if name.startswith(("AZURE", "GOOGLE"))]:
+        monkeypatch.delenv(name)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    stores.forget()
+    store, _ = stores.store_of(url)
+    assert isinstance(store, objects.ObjectStore)
+    urls = store.urls(["a b"])
+    if urls is None:
+        assert wanted in store.by_whom()
+        assert "by obstore " in store.by_whom()
+    else:
+        assert urls[0].startswith(wanted)
+        assert "libcurl/" in store.by_whom()
+        assert KEY not in urls[0]
 
 
 def test_another_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
