@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -26,6 +27,8 @@ from fastload.native import NativePool
 from fastload.recipe import Recipe
 from fastload.recipe import by_core as core_programs
 from fastload.recipe.albumentations_colour import Gamma
+from fastload.recipe.convert import Normalize, ToDtype
+from fastload.recipe.operation import PixelOperation
 from fastload.recipe.outputs import Outputs
 from fastload.recipe.split import BatchProgram
 from fastload.recipe.transforms import BGR, HSVShift
@@ -367,7 +370,111 @@ def test_the_core_is_given_several_images_at_a_time(monkeypatch: pytest.MonkeyPa
     assert counts == [3, 1]
 
 
-def _refuse(*given: object) -> None:
+def _converted_by_torch(images: torch.Tensor, op: PixelOperation) -> torch.Tensor:
+    with mock.patch("fastload.recipe.convert._FEW", sys.maxsize):
+        return op.apply(images, Draws(1, 0, np.arange(len(images))), 0)
+
+
+def _conversions() -> list[PixelOperation]:
+    fused = ToDtype().fuse(Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), torch.uint8)
+    assert isinstance(fused, PixelOperation)
+    return [fused, ToDtype(), ToDtype(scale=False)]
+
+
+@pytest.mark.parametrize("op", _conversions(), ids=repr)
+def test_the_core_converts_to_the_bits_of_torch(
+    op: PixelOperation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole images, and parts of them, whose rows lie apart."""
+    large = torch.arange(3 * 5 * 83 * 67).reshape(5, 83, 67, 3).mul(37).remainder(256)
+    images, draws = large.to(torch.uint8).permute(0, 3, 1, 2), Draws(1, 0, np.arange(5))
+    given, convert = list[tuple[int, ...]](), NativePool.convert
+
+    def noted(self: NativePool, pixels: Any, *others: Any, **more: Any) -> Any:
+        given.append(pixels.shape)
+        return convert(self, pixels, *others, **more)
+
+    monkeypatch.setattr(NativePool, "convert", noted)
+    for part in (images, images[:, :, 3:71, 5:60], images[:1], images[:, :, :, :16]):
+        wanted = _converted_by_torch(part, op)
+        out = torch.full_like(wanted, torch.nan, memory_format=torch.channels_last)
+        made = op.into(out).apply(part, draws, 0)
+        assert made.data_ptr() == out.data_ptr()
+        assert torch.equal(made, wanted)
+        assert torch.equal(op.apply(part, draws, 0), wanted)
+        assert torch.equal(op.into(out[:1]).apply(part, draws, 0), wanted)
+    assert len(given) == 12
+
+
+def test_what_the_core_does_not_convert(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few numbers, planes, one channel, a core that is not built: torch does."""
+    monkeypatch.setattr(NativePool, "convert", _refuse)
+    images = torch.from_numpy(pictures(size=(80, 90))[:2]).permute(0, 3, 1, 2)
+    ToDtype().apply(images[:, :1], Draws(1, 0, np.arange(2)), 0)
+    for op in _conversions():
+        for some in (images[:, :, :20, :20], images.contiguous()):
+            op.apply(some, Draws(1, 0, np.arange(2)), 0)
+        with monkeypatch.context() as without:
+            without.setattr(native, "available", lambda: False)
+            op.apply(images, Draws(1, 0, np.arange(2)), 0)
+        with pytest.raises(AssertionError, match="by torch"):
+            op.apply(images, Draws(1, 0, np.arange(2)), 0)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"images": np.zeros((2, 4, 4, 1), np.uint8)},
+        {"images": np.zeros((2, 3, 4, 4), np.uint8).transpose(0, 2, 3, 1)},
+        {"scale": np.zeros(2, np.float32)},
+        {"offset": np.zeros(4, np.float32)},
+        {"out": np.zeros((2, 4, 3, 3), np.float32)},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_conversions_that_do_not_fit_are_refused(given: dict[str, Any]) -> None:
+    sound: dict[str, Any] = {
+        "images": np.ones((2, 4, 4, 3), np.uint8),
+        "scale": np.ones(3, np.float32),
+        "offset": np.zeros(3, np.float32),
+        "out": np.zeros((2, 4, 4, 3), np.float32),
+    }
+    pool = native.NativePool(1)
+    pool.convert(**sound, fused=False).wait()
+    assert (sound["out"] == 1).all()
+    with pytest.raises(ValueError, match="needed"):
+        pool.convert(**(sound | given), fused=False)
+    pool.close()
+
+
+@pytest.mark.parametrize("down", [1, 9, 13, 31, 41])
+def test_blurs_of_any_number_of_taps(down: int) -> None:
+    """Some of no weight, and none with any: beside sums in single precision, made one by one."""
+    images, rng = pictures(size=(29, 37))[:2].copy(), np.random.default_rng(0)
+    weights = [(rng.random((n, 2)) / n).astype(np.float32) for n in (down, 11)]
+    weights[0][1::5, 1] = 0.0
+    weights[1][:, 1] = 0.0
+    wanted = images.astype(np.float32)
+    for taps, axis in zip(weights, (1, 2), strict=True):
+        half = len(taps) // 2
+        around = np.pad(
+            wanted, [(half, half) if n == axis else (0, 0) for n in range(4)], "reflect"
+        )
+        length = wanted.shape[axis]
+        total = np.zeros_like(wanted)
+        for tap, weight in enumerate(taps):
+            part = around.take(range(tap, tap + length), axis)
+            total += part * weight[:, None, None, None]  # rounded twice
+        wanted = total
+    wanted = np.clip(np.rint(wanted), 0, 255).astype(np.uint8)
+    pool = native.NativePool(1)
+    pool.blur(images, weights[0], weights[1], fused=False).wait()
+    np.testing.assert_array_equal(images, wanted)
+    assert not images[1].any()
+    pool.close()
+
+
+def _refuse(*given: object, **named: object) -> None:
     raise AssertionError("by torch")
 
 

@@ -165,6 +165,22 @@ def test_conversions_in_the_memory_of_the_batch(monkeypatch: pytest.MonkeyPatch)
             )
 
 
+@pytest.mark.parametrize("value", [(0.0,), "random"])
+def test_images_are_erased_where_they_lie_only_in_memory_that_may_be_written_to(value: Any) -> None:
+    op = RandomErasing(p=1.0, value=value, counts=(1, 3))
+    images, draws = images_of(6).float(), draws_of(6)
+    before = images.clone()
+    wanted = op.apply(images, draws, 0)
+    assert torch.equal(images, before)
+    other = op.into(torch.empty_like(images)).apply(images, draws, 0)
+    assert torch.equal(images, before)
+    found = op.into(images).apply(images, draws, 0)
+    assert found.data_ptr() == images.data_ptr()
+    assert torch.equal(found, wanted)
+    assert torch.equal(other, wanted)
+    assert not torch.equal(found, before)
+
+
 @pytest.mark.parametrize("op", EVERY_OP, ids=repr)
 def test_seed_epoch_stream_and_repeat_are_all_the_randomness(op: Operation) -> None:
     images = images_of(16)

@@ -278,6 +278,15 @@ class Pool:
         fused: bool,
         here: bool = False,
     ) -> Ticket: ...
+    def convert(
+        self,
+        images: Bytes,
+        scale: Singles,
+        offset: Singles,
+        out: Singles,
+        fused: bool,
+        here: bool = False,
+    ) -> Ticket: ...
     def blur(
         self, images: Bytes, down: Singles, across: Singles, rows: Bools | None, fused: bool
     ) -> Ticket: ...

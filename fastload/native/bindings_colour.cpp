@@ -137,6 +137,30 @@ std::unique_ptr<Ticket> make_normals(Pool& pool, Input<uint64_t, 1> keys, Array<
                   kept(keys, out), here);
 }
 
+// Pixels whose rows may lie apart.
+using Rows = nb::ndarray<const uint8_t, nb::ndim<4>, nb::device::cpu>;
+
+std::unique_ptr<Ticket> convert(Pool& pool, Rows images, Input<float, 1> scale,
+                                Input<float, 1> offset, Array<float, 4> out, bool fused,
+                                bool here) {
+    require(images.shape(3) == 3 && scale.size() == 3 && offset.size() == 3,
+            "images (B, H, W, 3), scale (3,), offset (3,) are needed");
+    for (size_t axis = 0; axis < 4; ++axis)
+        require(images.shape(axis) == out.shape(axis), "out: the shape of the images is needed");
+    require(images.stride(3) == 1 && images.stride(2) == 3, "images: packed pixels are needed");
+    require(!fused || can_fuse_colour(), "fused: this processor cannot");
+    ConvertTable table;
+    std::copy_n(scale.data(), 3, table.scale);
+    std::copy_n(offset.data(), 3, table.offset);
+    const ConvertImages given = {images.data(),
+                                 static_cast<int>(images.shape(0)),
+                                 size_in(images.shape(1), images.shape(2)),
+                                 images.stride(0),
+                                 images.stride(1),
+                                 out.data()};
+    return submit(pool, convert_job(given, table, fused), kept(images, out), here);
+}
+
 std::unique_ptr<Ticket> recompress(Pool& pool, Array<uint8_t, 4> images,
                                    Input<int32_t, 1> qualities, bool blue_first, bool here) {
     require(qualities.size() == images.shape(0), "qualities (B,) are needed");
@@ -162,6 +186,8 @@ void bind_colour(nb::class_<Pool>& pool) {
         .def("add_noise", &add_noise, "images"_a, "keys"_a, "scales"_a, "shifts"_a, "rows"_a.none(),
              "clips"_a, "shared"_a, "here"_a = false)
         .def("normals", &make_normals, "keys"_a, "out"_a, "here"_a = false)
+        .def("convert", &convert, "images"_a, "scale"_a, "offset"_a, "out"_a, "fused"_a,
+             "here"_a = false)
         .def("recompress", &recompress, "images"_a, "qualities"_a, "blue_first"_a,
              "here"_a = false);
 }

@@ -124,6 +124,22 @@ struct RecompressTable {
     bool blue_first = false;             // the three channels are blue, green, red
 };
 
+// Pixels to numbers: each value is multiplied by the number of its channel, and another is added.
+// Where sums of products are rounded once, these are.
+struct ConvertTable {
+    float scale[3] = {1.0f, 1.0f, 1.0f};
+    float offset[3] = {0.0f, 0.0f, 0.0f};
+};
+
+// Images of three channels whose rows may lie apart. Borrowed.
+struct ConvertImages {
+    const uint8_t* pixels = nullptr;
+    int count = 0;
+    Size size;
+    int64_t image_step = 0, row_step = 0;  // bytes from an image, or a row, to the next
+    float* out = nullptr;                  // (count, size.height, size.width, 3)
+};
+
 // Whether the result of a step for a pixel depends on that pixel alone.
 inline bool is_pointwise(ColourKind kind) {
     switch (kind) {
@@ -152,6 +168,8 @@ std::shared_ptr<Job> blur_job(const ColourImages& images, const BlurTable& table
 std::shared_ptr<Job> convolve_job(const ColourImages& images, const FilterTable& table, bool fused);
 std::shared_ptr<Job> median_job(const ColourImages& images, const MedianTable& table);
 std::shared_ptr<Job> clahe_job(const ColourImages& images, const ClaheTable& table);
+std::shared_ptr<Job> convert_job(const ConvertImages& images, const ConvertTable& table,
+                                 bool fused);
 std::shared_ptr<Job> recompress_job(const ColourImages& images, const RecompressTable& table);
 
 }  // namespace fastload

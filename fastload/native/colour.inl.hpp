@@ -557,26 +557,64 @@ void recolour(const ColourTable& table, int row, Size size, int channels, uint8_
     to_pixels(current, plane, channels, pixels);
 }
 
+// The numbers of as many pixels as fill whole vectors. The arrays are members of one struct, so
+// that compilers know that they do not overlap.
+struct Factors {
+    static constexpr size_t kPixels = 16, kValues = 3 * kPixels;
+    float scale[kValues], offset[kValues], made[kValues];
+
+    explicit Factors(const ConvertTable& table) {
+        for (size_t i = 0; i < kValues; ++i) {
+            scale[i] = table.scale[i % 3];
+            offset[i] = table.offset[i % 3];
+        }
+    }
+};
+
+void convert(const ConvertTable& table, const uint8_t* pixels, size_t count, float* out) {
+    Factors factors(table);
+    size_t left = count;
+    for (; left >= Factors::kPixels; left -= Factors::kPixels) {
+        for (size_t i = 0; i < Factors::kValues; ++i)
+            factors.made[i] = mul_add(to_float(pixels[i]), factors.scale[i], factors.offset[i]);
+        std::memcpy(out, factors.made, sizeof factors.made);
+        pixels += Factors::kValues;
+        out += Factors::kValues;
+    }
+    for (size_t i = 0; i < 3 * left; ++i)
+        out[i] = mul_add(to_float(pixels[i]), factors.scale[i], factors.offset[i]);
+}
+
 void blur(const BlurTable& table, int row, int count, Size size, int channels, uint8_t* pixels,
-          uint8_t* scratch, float* floats) {
+          float* floats) {
     const size_t line = static_cast<size_t>(size.width) * static_cast<size_t>(channels);
     const int half_down = table.down_taps / 2, half = table.across_taps / 2;
+    const auto each = static_cast<ptrdiff_t>(channels);
     const size_t beside = static_cast<size_t>(half) * static_cast<size_t>(channels);
-    const size_t bytes = line * static_cast<size_t>(size.height);
-    std::memcpy(scratch, pixels, bytes);
-    float *padded = floats, *middle = padded + beside, *total = middle + line + beside;
-    auto weight = [&](const float* of, int tap) {
+    // The last rows of the image as floats, of which a row is at its number modulo the taps; a row
+    // of sums across; and one of sums down, with room on either side. The first ones begin at
+    // multiples of a vector: a read across two lines of the cache takes as long as two.
+    const size_t pitch = blur_pitch(line);
+    float *const ring = floats, *const total = ring + pitch * static_cast<size_t>(table.down_taps),
+                 *const padded = total + pitch, *const middle = padded + beside;
+    const auto ring_row = [&](int y) {
+        return ring + pitch * static_cast<size_t>(y % table.down_taps);
+    };
+    const auto weight = [&](const float* of, int tap) {
         return of[static_cast<ptrdiff_t>(tap) * count + row];
     };
+    int read = 0;  // rows that are or were in the ring
     for (int y = 0; y < size.height; ++y) {
-        WeightedSum<uint8_t> down(middle, line);
-        for (int tap = 0; tap < table.down_taps; ++tap) {
-            const int from = mirrored(y + tap - half_down, size.height);
-            down.add(scratch + line * static_cast<size_t>(from), weight(table.down, tap));
+        for (; read < size.height && read <= y + half_down; ++read) {
+            const uint8_t* const from = pixels + line * static_cast<size_t>(read);
+            float* const to = ring_row(read);
+            for (size_t i = 0; i < line; ++i) to[i] = to_float(from[i]);
         }
+        WeightedSum<float> down(middle, line);
+        for (int tap = 0; tap < table.down_taps; ++tap)
+            down.add(ring_row(mirrored(y + tap - half_down, size.height)), weight(table.down, tap));
         down.flush();
         for (int x = 1; x <= half; ++x) {
-            const auto each = static_cast<ptrdiff_t>(channels);
             const ptrdiff_t left = mirrored(-x, size.width) * each,
                             right = mirrored(size.width - 1 + x, size.width) * each,
                             end = (size.width - 1 + x) * each;

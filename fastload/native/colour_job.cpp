@@ -1,3 +1,5 @@
+#include <memory>
+
 #include "clahe.hpp"
 #include "colour_loops.hpp"
 #include "cpu.hpp"
@@ -99,6 +101,32 @@ class ClaheJob final : public ColourJob {
     const ClaheTable table_;
 };
 
+// A row is an image.
+class ConvertJob final : public Job {
+  public:
+    ConvertJob(const ConvertImages& images, const ConvertTable& table, bool fused)
+        : Job(images.count, 1),
+          images_(images),
+          table_(table),
+          loops_(*colour_loops(fused).front()) {}
+
+  private:
+    Outcome run(Worker&, int row) override {
+        const size_t width = static_cast<size_t>(images_.size.width), line = 3 * width;
+        const uint8_t* pixels = images_.pixels + images_.image_step * row;
+        float* out = images_.out +
+                     line * static_cast<size_t>(images_.size.height) * static_cast<size_t>(row);
+        for (int y = 0; y < images_.size.height; ++y, pixels += images_.row_step, out += line)
+            loops_.convert(table_, pixels, width, out);
+        return {};
+    }
+    void blank(int) noexcept override {}
+
+    const ConvertImages images_;
+    const ConvertTable table_;
+    const ColourLoops& loops_;
+};
+
 class RecompressJob final : public ColourJob {
   public:
     RecompressJob(const ColourImages& images, const RecompressTable& table)
@@ -121,7 +149,7 @@ class RecompressJob final : public ColourJob {
 
 bool can_fuse_colour() {
 #if defined(FASTLOAD_X86)
-    const Processor has = this_processor();
+    const Processor& has = this_processor();
     return has.avx2 && has.fma;
 #elif defined(FASTLOAD_ARM64)
     return true;
@@ -135,7 +163,7 @@ std::vector<const ColourLoops*> colour_loops(bool fused) {
     std::vector<const ColourLoops*> found;
     if (!can_fuse_colour()) return found;
 #if defined(FASTLOAD_X86)
-    const Processor has = this_processor();
+    const Processor& has = this_processor();
     if (has.avx512f && has.avx512bw && has.avx512vl && has.avx512dq)
         found.push_back(&kFusedColour512);
 #endif
@@ -153,12 +181,15 @@ void recolour_image(const ColourLoops& loops, const ColourTable& table, int row,
 
 void blur_image(const ColourLoops& loops, const BlurTable& table, int row, int count, Size size,
                 int channels, uint8_t* pixels, ColourMemory memory) {
-    const size_t values = values_of(size, channels),
-                 floats =
-                     static_cast<size_t>(channels) * (2 * static_cast<size_t>(size.width) +
-                                                      static_cast<size_t>(table.across_taps - 1));
-    loops.blur(table, row, count, size, channels, pixels, grow(memory.scratch, values),
-               grow(memory.floats, floats));
+    constexpr size_t kAlignment = 64, kMore = kAlignment / sizeof(float);
+    const size_t line = values_of({1, size.width}, channels),
+                 floats = (static_cast<size_t>(table.down_taps) + 1) * blur_pitch(line) + line +
+                          values_of({1, table.across_taps - 1}, channels);
+    void* begin = grow(memory.floats, floats + kMore);
+    size_t bytes = (floats + kMore) * sizeof(float);
+    auto* const aligned =
+        static_cast<float*>(std::align(kAlignment, floats * sizeof(float), begin, bytes));
+    loops.blur(table, row, count, size, channels, pixels, aligned);
 }
 
 void convolve_image(const ColourLoops& loops, const FilterTable& table, int row, Size size,
@@ -195,6 +226,11 @@ std::shared_ptr<Job> median_job(const ColourImages& images, const MedianTable& t
 
 std::shared_ptr<Job> clahe_job(const ColourImages& images, const ClaheTable& table) {
     return std::make_shared<ClaheJob>(images, table);
+}
+
+std::shared_ptr<Job> convert_job(const ConvertImages& images, const ConvertTable& table,
+                                 bool fused) {
+    return std::make_shared<ConvertJob>(images, table, fused);
 }
 
 std::shared_ptr<Job> recompress_job(const ColourImages& images, const RecompressTable& table) {

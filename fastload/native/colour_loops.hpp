@@ -14,15 +14,18 @@
 
 namespace fastload {
 
+// Numbers from a row of `blur` to the next, for rows of so many values.
+constexpr size_t blur_pitch(size_t line) { return (line + 15) / 16 * 16; }
+
 // Each works on image `row` of the tables, in place; its pixels are packed. They throw nothing.
 struct ColourLoops {
     // `scratch`: two bytes for each value of the image; `floats`: one for each, if table.weights.
     void (*recolour)(const ColourTable& table, int row, Size size, int channels, uint8_t* pixels,
                      uint8_t* scratch, float* floats);
-    // `count`: images of the table. `scratch`: one byte for each value of the image; `floats`: two
-    // rows, and table.across_taps - 1 pixels.
+    // `count`: images of the table. `floats`: begin at a multiple of 64 bytes: table.down_taps + 1
+    // rows of `blur_pitch`, a row, and table.across_taps - 1 pixels.
     void (*blur)(const BlurTable& table, int row, int count, Size size, int channels,
-                 uint8_t* pixels, uint8_t* scratch, float* floats);
+                 uint8_t* pixels, float* floats);
     // The image is mirrored at its borders. `scratch`: one byte for each value of the image and of
     // table.side - 1 columns more; `floats`: a row.
     void (*convolve)(const FilterTable& table, int row, Size size, int channels, uint8_t* pixels,
@@ -30,6 +33,8 @@ struct ColourLoops {
     // `side`: odd, kMostMedian at the most. `scratch`: as of convolve.
     void (*median)(int side, Size size, int channels, uint8_t* pixels, uint8_t* scratch);
     void (*add_noise)(const NoiseTable& table, int row, Size size, int channels, uint8_t* pixels);
+    // As ConvertTable, `count` packed pixels of three channels.
+    void (*convert)(const ConvertTable& table, const uint8_t* pixels, size_t count, float* out);
     // The first `count` normal numbers of a key. These and the noise are the same for all
     // instruction sets, with and without fused multiply-add.
     void (*normals)(uint64_t key, size_t count, float* out);

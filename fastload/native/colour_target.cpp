@@ -7,6 +7,6 @@
 
 namespace fastload {
 
-const ColourLoops FASTLOAD_COLOUR = {recolour, blur, convolve, median, add_noise, normals};
+const ColourLoops FASTLOAD_COLOUR = {recolour, blur, convolve, median, add_noise, convert, normals};
 
 }  // namespace fastload

@@ -15,7 +15,7 @@ struct Processor {
 // By CPUID, and by XGETBV, which says whose registers the system keeps for each thread (Intel SDM,
 // volume 1, sections 13.3, 14.3 and 15.2). Not by __builtin_cpu_supports: under Zig's compiler,
 // whose runtime does not fill in what that reads, it says no to everything.
-static inline Processor this_processor() {
+static inline Processor read_processor() {
     Processor has;
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d)) return has;
@@ -37,6 +37,12 @@ static inline Processor this_processor() {
     has.avx512bw = wide_vectors && bit(b, 30);
     has.avx512vl = wide_vectors && bit(b, 31);
     has.avx512vnni = wide_vectors && bit(c, 11);
+    return has;
+}
+
+// The same, read once: on a virtual machine a CPUID takes microseconds, as the hypervisor answers.
+static inline const Processor& this_processor() {
+    static const Processor has = read_processor();
     return has;
 }
 

@@ -129,7 +129,7 @@ inline const Kernels* find_kernels(const char* name) {
         return any || std::strcmp(name, kernels.name) == 0;
     };
 #if defined(FASTLOAD_X86)
-    const Processor has = this_processor();
+    const Processor& has = this_processor();
     const bool avx2 = has.avx2 && has.bmi && has.bmi2;
     if (wanted(kAvx512Kernels) && avx2 && has.avx512f && has.avx512bw && has.avx512vl &&
         has.avx512vnni) {

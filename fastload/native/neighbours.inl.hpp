@@ -17,49 +17,66 @@ inline int mirrored(int position, int length) {
     return position < length ? position : 2 * (length - 1) - position;
 }
 
+// total = kAdds ? total + sum : sum, of kRows rows times their weights, added one after the other:
+// a value of it stays in a register meanwhile.
+template <int kRows, bool kAdds, typename Value>
+void add_rows(const Value* const* rows, const float* weights, size_t line,
+              float* __restrict__ total) {
+    const Value* row[kRows];
+    float weight[kRows];
+    std::copy_n(rows, kRows, row);
+    std::copy_n(weights, kRows, weight);
+    for (size_t i = 0; i < line; ++i) {
+        float sum = kAdds ? total[i] : 0.0f;
+        for (int k = 0; k < kRows; ++k)
+            sum = mul_add(static_cast<float>(row[k][i]), weight[k], sum);
+        total[i] = sum;
+    }
+}
+
 // Adds weighted rows to `total`, one after the other, and reads and writes it once for several
 // rows. Rows without weight are left out: of a kernel that is smaller than others of its table.
 template <typename Value>
 class WeightedSum {
   public:
-    WeightedSum(float* total, size_t line) : total_(total), line_(line) {
-        std::fill_n(total, line, 0.0f);
-    }
+    WeightedSum(float* total, size_t line) : total_(total), line_(line) {}
     void add(const Value* row, float weight) {
         if (weight == 0.0f) return;
         rows_[count_] = row;
         weights_[count_++] = weight;
-        if (count_ == kMost) flush();
+        if (count_ == kMost) take<kMost>();
     }
+    // Writes `total`.
     void flush() {
-        if (count_ == kMost) {
-            const Value *a = rows_[0], *b = rows_[1], *c = rows_[2], *d = rows_[3];
-            const float of_a = weights_[0], of_b = weights_[1], of_c = weights_[2],
-                        of_d = weights_[3];
-            for (size_t i = 0; i < line_; ++i) {
-                const float two = mul_add(value(b[i]), of_b, mul_add(value(a[i]), of_a, total_[i]));
-                total_[i] = mul_add(value(d[i]), of_d, mul_add(value(c[i]), of_c, two));
-            }
-        } else {
-            for (int k = 0; k < count_; ++k) {
-                const Value* row = rows_[k];
-                const float weight = weights_[k];
-                for (size_t i = 0; i < line_; ++i)
-                    total_[i] = mul_add(value(row[i]), weight, total_[i]);
-            }
-        }
-        count_ = 0;
+        if (!started_ && count_ == 0) std::fill_n(total_, line_, 0.0f);
+        if (count_ & 8) take<8>();
+        if (count_ & 4) take<4>();
+        if (count_ & 2) take<2>();
+        if (count_ & 1) take<1>();
     }
 
   private:
-    static constexpr int kMost = 4;
-    static float value(Value x) { return static_cast<float>(x); }
+    static constexpr int kMost = 16;
+
+    // The first rows that are not added yet.
+    template <int kRows>
+    void take() {
+        started_ ? add_rows<kRows, true>(rows_, weights_, line_, total_)
+                 : add_rows<kRows, false>(rows_, weights_, line_, total_);
+        started_ = true;
+        count_ -= kRows;
+        for (int k = 0; k < count_; ++k) {
+            rows_[k] = rows_[k + kRows];
+            weights_[k] = weights_[k + kRows];
+        }
+    }
 
     float* const total_;
     const size_t line_;
     const Value* rows_[kMost];
     float weights_[kMost];
     int count_ = 0;
+    bool started_ = false;
 };
 
 // Copies packed rows, with `half` pixels more on either side: those of the image in the columns

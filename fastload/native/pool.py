@@ -457,6 +457,20 @@ class NativePool:
             self._pool.recolour(images, kinds, numbers, weights, bilinear, fill, fused, here)
         )
 
+    def convert(
+        self,
+        images: npt.NDArray[np.uint8],
+        scale: npt.NDArray[np.float32],
+        offset: npt.NDArray[np.float32],
+        out: npt.NDArray[np.float32],
+        *,
+        fused: bool = True,
+        here: bool = False,
+    ) -> Pending:
+        """(B, H, W, 3) images, whose rows may lie apart, times (3,) numbers plus (3,) others, into
+        `out`, C-contiguous. `fused`: as of `recolour`."""
+        return Pending(self._pool.convert(images, scale, offset, out, fused, here))
+
     def blur(
         self,
         images: npt.NDArray[np.uint8],

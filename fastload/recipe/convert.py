@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,8 @@ from fastload.recipe.operation import (
 from fastload.render import fused
 from fastload.render.drawn import Conversion
 from fastload.render.transfer import constants, stream_of
+
+_Numbers: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 
 @register
@@ -77,6 +79,9 @@ class ToDtype(PixelOperation):
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         out = self.out
         fits = out is not None and out.shape == images.shape and images.dtype == torch.uint8
+        large = self.dtype == torch.float32 and images.numel() >= _FEW
+        if large and (made := _by_core(images, self._numbers, out)) is not None:
+            return made
         if out is not None and fits and self.dtype.is_floating_point:  # torchvision's very bits
             out.copy_(images)
             return out.mul_(1.0 / 255) if self.scale else out
@@ -90,6 +95,11 @@ class ToDtype(PixelOperation):
                 "loss; use torch.uint8 or torch.int16, or scale=False."
             ) from error
         return result
+
+    def _numbers(self, channels: int) -> _Numbers:
+        """As those of `_ConvertAndNormalize`."""
+        scale = np.full(channels, 1.0 / 255 if self.scale else 1.0, dtype=np.float32)
+        return scale, np.zeros(channels, dtype=np.float32)
 
     def fuse(self, following: Operation, dtype: torch.dtype) -> Operation | None:
         narrow = self.dtype in (torch.float32, torch.float16, torch.bfloat16)
@@ -246,15 +256,10 @@ class _ConvertAndNormalize(PixelOperation):
         # On a CPU the kernels run for tests alone.
         asked = images.device.type != "cpu" or fused.SWITCH in os.environ
         if images.dtype == torch.uint8 and self._rounds_once and asked and fused.active(images):
-            mixed = None if self.mixing is None else self.mixing.pairing(images)
-            return fused.normalise(
-                images,
-                *self._numbers(images.shape[1]),
-                self.output_dtype(images.dtype),
-                weight=None if mixed is None else mixed.weight,
-                box=None if mixed is None else mixed.box,
-            )
-        width = None if images.is_contiguous() else images.shape[3]
+            return self._by_kernel(images)
+        few, width = images.numel() < _FEW, None if images.is_contiguous() else images.shape[3]
+        if not few and (made := _by_core(images, self._numbers, self.out)) is not None:
+            return self._finished(made, draws, stream)
         queue = 0 if images.device.type == "cpu" else stream_of(images.device)
         scale, offset = _factors(
             replace(self, mixing=None, out=None), images.shape[1], width, images.device, queue
@@ -265,12 +270,26 @@ class _ConvertAndNormalize(PixelOperation):
             result = images.to(torch.float32).mul_(scale).add_(offset)
         else:
             result = torch.addcmul(offset, images, scale)
+        return self._finished(result, draws, stream)
+
+    def _by_kernel(self, images: torch.Tensor) -> torch.Tensor:
+        mixed = None if self.mixing is None else self.mixing.pairing(images)
+        return fused.normalise(
+            images,
+            *self._numbers(images.shape[1]),
+            self.output_dtype(images.dtype),
+            weight=None if mixed is None else mixed.weight,
+            box=None if mixed is None else mixed.box,
+        )
+
+    def _finished(self, result: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        """Of images in float32, what follows them."""
         result = result.to(self.convert.dtype)
         if self.mixing is not None:
             result = self.mixing.apply(result, draws, stream)
-        return result.to(self.output_dtype(images.dtype))
+        return result.to(self.output_dtype(torch.uint8))
 
-    def _numbers(self, channels: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    def _numbers(self, channels: int) -> _Numbers:
         """(C,) each: what uint8 pixels are multiplied by, and what is added."""
         mean, std = self.normalize.per_channel(channels)
         scale = 1.0 / (std * (255.0 if self.convert.scale else 1.0))
@@ -278,6 +297,22 @@ class _ConvertAndNormalize(PixelOperation):
 
     def describe(self) -> str:
         return f"{self.convert.describe()} + {self.normalize.describe()}"
+
+
+_FEW = 1 << 14
+"""Numbers of a batch for which torch's operations take less time than to ask the core."""
+
+
+def _by_core(
+    images: torch.Tensor, numbers: Callable[[int], _Numbers], out: torch.Tensor | None
+) -> torch.Tensor | None:
+    """See `host_colour.converted`; None: not of such images."""
+    rows = not images.is_contiguous() and images.dtype == torch.uint8
+    if not rows or images.device.type != "cpu":
+        return None
+    from fastload.render.host_colour import converted
+
+    return converted(images, *numbers(images.shape[1]), out)
 
 
 @lru_cache(maxsize=64)

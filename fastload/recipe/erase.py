@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -33,6 +33,8 @@ class RandomErasing(PixelOperation):
     """Noise for each pixel ("random"), or for each channel of a box ("colour")."""
     counts: tuple[int, int] = field(default=(1, 1), repr=False)
     """The least and the largest number of boxes; each has its share of the area."""
+    out: torch.Tensor | None = field(default=None, repr=False, compare=False)
+    """Memory that may be written to, on a CPU: images that lie there are erased in place."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -87,6 +89,9 @@ class RandomErasing(PixelOperation):
             np.int64
         )
 
+    def into(self, out: torch.Tensor) -> RandomErasing:
+        return replace(self, out=out)
+
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         """Values are converted to the dtype of the images as torchvision does: cut to whole
         numbers, not scaled."""
@@ -96,15 +101,20 @@ class RandomErasing(PixelOperation):
                 f"RandomErasing(value={self.value}) has {counted(len(self.value), 'value')} for "
                 f"images of {counted(channels, 'channel')}; give 1 or {channels}."
             )
+        on_host = images.device.type == "cpu"
+        own = self.out is not None and images.data_ptr() == self.out.data_ptr()
         for number in range(self.counts[1]):
             boxes = self.boxes(draws, stream, height=height, width=width, number=number)
             if boxes[:, 2:].all(axis=1).any():
+                if on_host and not own:
+                    images, own = images.clone(), True
                 images = self._erased(images, boxes, draws, stream, number)
         return images
 
     def _erased(
         self, images: torch.Tensor, boxes: Int64Array, draws: Draws, stream: int, number: int
     ) -> torch.Tensor:
+        """On a CPU in place."""
         if isinstance(self.value, str):
             by_pixel = self.value == "random"
             return _fill_with_noise(images, boxes, draws.integers(stream), number, by_pixel)
@@ -117,10 +127,9 @@ class RandomErasing(PixelOperation):
             return torch.where(inside_boxes(boxes, images), value, images)
         # Where no kernels are launched, a slice a sample is ten times faster than a mask for all
         # pixels.
-        result = images.clone()
         for row, (top, left, box_height, box_width) in enumerate(boxes.tolist()):
-            result[row, :, top : top + box_height, left : left + box_width] = value
-        return result
+            images[row, :, top : top + box_height, left : left + box_width] = value
+        return images
 
 
 def inside_boxes(boxes: Int64Array, images: torch.Tensor) -> torch.Tensor:
@@ -152,12 +161,11 @@ def pixel_noise(keys: torch.Tensor, counters: torch.Tensor) -> torch.Tensor:
 def _fill_with_noise(
     images: torch.Tensor, boxes: Int64Array, keys: UInt64Array, number: int, by_pixel: bool
 ) -> torch.Tensor:
-    """Noise in the boxes alone. `number`: which of the boxes of an image; noise of another one is
-    independent."""
+    """Noise in the boxes alone, on a CPU in place. `number`: which of the boxes of an image; noise
+    of another one is independent."""
     channels, height, width = images.shape[1:]
     if images.device.type == "cpu":
         # A slice a sample: writing to a list of places takes longer than the noise itself.
-        result = images.clone()
         first, rows = number * channels, np.flatnonzero(boxes[:, 2:].all(axis=1))
         planes = _from_to(first, first + channels)[:, None, None]
         for sample, key in zip(rows.tolist(), keys.view(np.int64)[rows].tolist(), strict=True):
@@ -170,8 +178,8 @@ def _fill_with_noise(
                 places.shape
             )
             filling = filling if images.is_floating_point() else filling.to(torch.int32)
-            result[sample, :, above : above + tall, beside : beside + wide] = filling
-        return result
+            images[sample, :, above : above + tall, beside : beside + wide] = filling
+        return images
     # The erased pixels of all samples are one list.
     rows = np.flatnonzero(boxes[:, 2:].all(axis=1))
     counts = boxes[rows, 2] * boxes[rows, 3]

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from fastload import native
 from fastload.decode.libraries import core_pool
 from fastload.machine import usable_cores
 from fastload.native import NativePool, Pending
@@ -81,6 +83,30 @@ class HostColour:
     def close(self) -> None:
         """End the threads; a later batch starts them again."""
         self._pool.close()
+
+
+def converted(
+    images: torch.Tensor,
+    scale: npt.NDArray[np.float32],
+    offset: npt.NDArray[np.float32],
+    out: torch.Tensor | None = None,
+) -> torch.Tensor | None:
+    """(B, 3, H, W) uint8 images on a CPU times (3,) numbers plus (3,) others as float32, rounded as
+    `torch.addcmul` does it here, by the native core in this thread; their pixels lie packed, as do
+    those of the result. `out`: where it may be written to. None: the core is not built, or the
+    images lie otherwise."""
+    pixels = images.permute(0, 2, 3, 1)
+    packed = images.shape[1] == 3 and pixels.stride()[2:] == (3, 1)
+    if not (packed and native.available()):
+        return None
+    if out is None or not out.permute(0, 2, 3, 1).is_contiguous() or out.shape != images.shape:
+        out = torch.empty(pixels.shape, dtype=torch.float32, device="cpu").permute(0, 3, 1, 2)
+    done = core_pool().convert(
+        pixels.numpy(), scale, offset, out.permute(0, 2, 3, 1).numpy(), fused=fuses(), here=True
+    )
+    if failures := done.wait():
+        raise MemoryError(f"colour on the host: {failures[0].message}")
+    return out
 
 
 def recoloured(
