@@ -4,6 +4,7 @@ on the host's memory."""
 from __future__ import annotations
 
 import ctypes
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,19 +15,43 @@ from fastload import native
 __all__ = ["Refused", "driver_on_host"]
 
 
+class Contexts(threading.local):
+    """Of each thread its own."""
+
+    def __init__(self) -> None:
+        self.stack = list[int]()
+
+
 class Refused:
     """A status that is not success."""
 
-    name = "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
+    def __init__(self, name: str = "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", number: int = 222) -> None:
+        self.name = name
+        self._number = number
 
     def __int__(self) -> int:
-        return 222
+        return self._number
 
 
 def driver_on_host() -> Any:
-    """`launched` of it: name, blocks and threads of each launch. A module is its code, a function
-    its name."""
+    """`launched` of it: name, blocks and threads of each launch; `contexts.stack`: those that are
+    current in this thread, the last one in front; `used`: that of each launch. A module is its
+    code, a function its name, a context its device's number."""
     launched = list[tuple[str, int, int]]()
+    contexts = Contexts()
+    begun, used = list[int](), list[int]()
+
+    def in_context(call: Any) -> Any:
+        """As a driver refuses it: before `cuInit`, and in a thread without a current context."""
+
+        def checked(*given: Any) -> Any:
+            if not begun:
+                return (Refused("CUDA_ERROR_NOT_INITIALIZED", 3), None)
+            if not contexts.stack:
+                return (Refused("CUDA_ERROR_INVALID_CONTEXT", 201), None)
+            return call(*given)
+
+        return checked
 
     def launch(function: str, *given: Any) -> tuple[int]:
         (grid, *others), block, (shared, stream, parameters, extra) = (
@@ -37,6 +62,7 @@ def driver_on_host() -> Any:
         assert (others, block[1:], shared, extra) == ([1, 1], (1, 1), 0, 0)
         assert stream == torch.cuda.current_stream().cuda_stream
         launched.append((function, grid, block[0]))
+        used.append(contexts.stack[-1])
         address = ctypes.c_void_p.from_address(parameters).value
         assert address is not None
         core = native.load()
@@ -46,7 +72,14 @@ def driver_on_host() -> Any:
 
     return SimpleNamespace(
         launched=launched,
-        cuModuleLoadData=lambda code: (0, code),
-        cuModuleGetFunction=lambda module, name: (0, name.decode()),
-        cuLaunchKernel=launch,
+        contexts=contexts,
+        used=used,
+        cuInit=lambda flags: (begun.append(flags) or 0,),
+        cuDeviceGet=lambda number: (0, number),
+        cuDevicePrimaryCtxRetain=lambda device: (0, device),
+        cuCtxPushCurrent=lambda context: (contexts.stack.append(context) or 0,),
+        cuCtxPopCurrent=lambda: (0, contexts.stack.pop()),
+        cuModuleLoadData=in_context(lambda code: (0, code)),
+        cuModuleGetFunction=in_context(lambda module, name: (0, name.decode())),
+        cuLaunchKernel=in_context(launch),
     )

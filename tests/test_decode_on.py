@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,9 @@ from fastload.loader.substitution import _put
 from fastload.render import jpegs_on_device
 from fastload.render.jpeg_share import DeviceShare
 from fastload.render.jpegs_on_device import ON_HOST, ChunkArguments
+from fastload.render.pending_jpegs import PendingJpegs
 from tests import images
+from tests.simulated_gpu import GPU, LazyGpu
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
 
@@ -371,6 +374,59 @@ def test_a_device_that_cannot_launch(
     monkeypatch.setattr(DeviceShare, "of", lambda share, count: 0 if share.stopped else count)
     assert_same(batches(make("auto", index="other"), 2), wanted)
     assert "this GPU has 50" in caplog.text
+
+
+# -- Memory of the host that copies read
+
+
+@pytest.mark.parametrize(("trusted", "refused"), [(True, False), (True, True), (False, True)])
+def test_rows_are_on_the_device_before_their_memory_is_used_again(
+    monkeypatch: pytest.MonkeyPatch, trusted: bool, refused: bool
+) -> None:
+    """Copies that are not waited for are done as late as can be. The memory of the host's rows
+    belongs to a later batch when `make` returns: rows of the host, one that the device has refused,
+    and with `trusted=False` those of which it makes other pixels."""
+    gpu, host = LazyGpu(monkeypatch), np.zeros((4, 2, 2, 3), np.uint8)
+    host[1], host[3] = 11, 13  # made by the host
+    dropped, copied = list[Any](), torch.Tensor.copy_
+
+    def copy(to: torch.Tensor, part: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        gpu.current.work.append(lambda: copied(to, part))
+        if not non_blocking:
+            gpu.current.run()
+        return to
+
+    class Decoder:
+        device, nbytes = GPU, 0
+
+        def __init__(self) -> None:
+            self.trusted = trusted
+
+        def make(self, plan: Any, out: torch.Tensor) -> torch.Tensor:
+            gpu.current.work.append(lambda: out.__setitem__([0, 2], 50))
+            return torch.tensor([0, refused], dtype=torch.int32)
+
+    def again(rows: Any) -> dict[int, Exception]:
+        for row in rows:
+            host[row] = 20 + row
+        return {}
+
+    on_gpu = {"empty": lambda shape, dtype, device: torch.full(shape, 99, dtype=dtype)}
+    names = ("uint8", "from_numpy", "cat", "Tensor", "cuda")
+    monkeypatch.setattr(
+        "fastload.render.pending_jpegs.torch",
+        SimpleNamespace(**on_gpu, **{name: getattr(torch, name) for name in names}),
+    )
+    monkeypatch.setattr(torch.Tensor, "copy_", copy)
+    plan = SimpleNamespace(left=np.array([0, 6, 0, 6]), drop=dropped.append)
+    share = DeviceShare(fixed=False)
+    pending = PendingJpegs(host, [(0, plan)], again, share, 0.0, 0.0)  # type: ignore[list-item]
+    made, errors = pending.make(Decoder())  # type: ignore[arg-type]
+    assert (errors, dropped) == ({}, [[2]] if refused else [])
+    host[:] = 255
+    gpu.current.run()
+    assert made[:, 0, 0, 0].tolist() == [50 if trusted else 20, 11, 22 if refused else 50, 13]
+    assert bool(share.stopped) is not trusted
 
 
 # -- Samples that cannot be read

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -260,24 +261,33 @@ def test_points_of_the_last_segment_are_judged_by_the_one_before(tmp_path: Path)
     assert planned([data], [(191, 319, 1, 1)], index).segments == 1
 
 
-def test_a_batch_is_launched_by_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a driver that is none, which runs the kernels on the host."""
-    data = images.jpeg(images.photo(200, 300))
-    index, driver = noted(tmp_path / "index", [data]), driver_on_host()
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """That of a GPU of compute capability 12.1, which is none: it runs the kernels on the host.
+    `compiled` has what was to be compiled."""
+    driver = driver_on_host()
+    driver.compiled = list[tuple[int, str]]()
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", driver)
-    wanted = list[tuple[int, str]]()
     monkeypatch.setattr(
         "fastload.render.driver.kept_kernels",
-        lambda *asked: wanted.append(asked) or nvrtc.Compiled(b"cubin", ""),
+        lambda *asked: driver.compiled.append(asked) or nvrtc.Compiled(b"cubin", ""),
     )
     LazyGpu(monkeypatch)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (12, 1))
+    return driver
+
+
+def test_a_batch_is_launched_by_the_driver(
+    tmp_path: Path, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = images.jpeg(images.photo(200, 300))
+    index = noted(tmp_path / "index", [data])
     decoder = DeviceDecoder(torch.device("cpu"), driver_launch(GPU))
     resized, by_cpu = torch.empty((1, 8, 8, 3), dtype=torch.uint8), np.empty((1, 8, 8, 3), np.uint8)
     decoder.make(planned([data], [(20, 30, 100, 90)], index), resized)
     planned([data], [(20, 30, 100, 90)], index, share=0, out=by_cpu)
     np.testing.assert_array_equal(resized.numpy(), by_cpu)
-    assert wanted == [(121, "jpegs")]
+    assert driver.compiled == [(121, "jpegs")]
     assert [name for name, *_ in driver.launched] == [
         "fastload_decode_segments",
         "fastload_make_samples",
@@ -290,6 +300,25 @@ def test_a_batch_is_launched_by_the_driver(tmp_path: Path, monkeypatch: pytest.M
         BackendUnavailableError, match="the driver of cuda:3 says CUDA_ERROR_UNSUPPORTED"
     ):
         decoder.decode(planned([data], [(0, 0, 9, 9)], index))
+
+
+def test_a_thread_that_has_not_used_cuda_launches_in_the_context_of_the_device(
+    tmp_path: Path, driver: Any
+) -> None:
+    """And each thread has the context that it had, afterwards."""
+    data = images.jpeg(images.photo(200, 300))
+    index, launch = noted(tmp_path / "index", [data]), driver_launch(GPU)
+    plan = planned([data], [(20, 30, 100, 90)], index)
+
+    def make() -> tuple[bool, list[int]]:
+        failures = DeviceDecoder(torch.device("cpu"), launch).decode(plan).failures
+        return bool(failures.any()), driver.contexts.stack
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(make).result() == (False, [])
+    driver.contexts.stack.append(7)  # of another device
+    assert make() == (False, [7])
+    assert driver.used == [GPU.index] * 6
 
 
 @pytest.mark.whole

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -29,11 +31,25 @@ class Kernels:
         self.device = device
         major, minor = torch.cuda.get_device_capability(device)
         code = kept_kernels(10 * major + minor, group).code
-        self._driver = import_module("cuda.bindings.driver")
+        self._driver = driver = import_module("cuda.bindings.driver")
         self._functions = dict[str, Any]()
-        with torch.cuda.device(device):
-            torch.cuda.current_stream()  # torch's context is the current one from here on
-            self._module = self._checked(self._driver.cuModuleLoadData(code))
+        self._checked(driver.cuInit(0))
+        handle = self._checked(driver.cuDeviceGet(device.index))
+        # Torch's: that of CUDA's runtime. It is kept as long as the process lives.
+        self._context = self._checked(driver.cuDevicePrimaryCtxRetain(handle))
+        with self._current():
+            self._module = self._checked(driver.cuModuleLoadData(code))
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        """The device's context is the current one of this thread, as the driver's calls need it. In
+        a thread that has not used CUDA none is, and `torch.cuda.device` makes none current where
+        the number of the device is that of the thread's device already (pytorch#195256)."""
+        self._checked(self._driver.cuCtxPushCurrent(self._context))
+        try:
+            yield
+        finally:
+            self._checked(self._driver.cuCtxPopCurrent())
 
     def launch(self, name: str, blocks: int, threads: int, arguments: ctypes.Structure) -> None:
         """Queue a kernel on torch's current stream of the device: its name, blocks, threads of
@@ -41,11 +57,12 @@ class Kernels:
         driver, device = self._driver, self.device
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         grid, block = (blocks, 1, 1), (threads, 1, 1)
-        with torch.cuda.device(device):
+        stream = stream_of(device)
+        with self._current():
             if (function := self._functions.get(name)) is None:
                 function = self._checked(driver.cuModuleGetFunction(self._module, name.encode()))
                 self._functions[name] = function
-            stream, address = stream_of(device), ctypes.addressof(parameters)
+            address = ctypes.addressof(parameters)
             self._checked(driver.cuLaunchKernel(function, *grid, *block, 0, stream, address, 0))
 
     def _checked(self, result: tuple[Any, ...]) -> Any:
