@@ -39,13 +39,21 @@ def driver_on_host() -> Any:
     code, a function its name, a context its device's number."""
     launched = list[tuple[str, int, int]]()
     contexts = Contexts()
-    begun, used = list[int](), list[int]()
+    started, used = list[int](), list[int]()
+
+    def init(flags: int) -> tuple[int]:
+        started.append(flags)
+        return (0,)
+
+    def push(context: int) -> tuple[int]:
+        contexts.stack.append(context)
+        return (0,)
 
     def in_context(call: Any) -> Any:
         """As a driver refuses it: before `cuInit`, and in a thread without a current context."""
 
         def checked(*given: Any) -> Any:
-            if not begun:
+            if not started:
                 return (Refused("CUDA_ERROR_NOT_INITIALIZED", 3), None)
             if not contexts.stack:
                 return (Refused("CUDA_ERROR_INVALID_CONTEXT", 201), None)
@@ -74,10 +82,10 @@ def driver_on_host() -> Any:
         launched=launched,
         contexts=contexts,
         used=used,
-        cuInit=lambda flags: (begun.append(flags) or 0,),
+        cuInit=init,
         cuDeviceGet=lambda number: (0, number),
         cuDevicePrimaryCtxRetain=lambda device: (0, device),
-        cuCtxPushCurrent=lambda context: (contexts.stack.append(context) or 0,),
+        cuCtxPushCurrent=push,
         cuCtxPopCurrent=lambda: (0, contexts.stack.pop()),
         cuModuleLoadData=in_context(lambda code: (0, code)),
         cuModuleGetFunction=in_context(lambda module, name: (0, name.decode())),

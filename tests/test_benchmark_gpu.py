@@ -779,21 +779,22 @@ def test_what_may_end_its_process_is_measured_apart_on_a_gpu() -> None:
         *decoders
     }
     assert "fastload turbojpeg" not in decoders
-    assert {"turbojpeg, device", "turbojpeg, auto"} <= {*run._backends(gpu)}
+    assert {"turbojpeg, device", "turbojpeg, auto", "cache, compressed"} <= {*run._backends(gpu)}
     assert "fastload turbojpeg, device" in decoders
     (planned,) = variants(replace(gpu, only=("turbojpeg, device",)))
     assert (planned.plans, planned.on_device) == (True, False)  # its pixels are the host's
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize("name", ["turbojpeg, device", "cache, compressed"])
 def test_what_is_decoded_on_the_device_is_compared_with_the_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """To the last bit; without a GPU the kernels run on the host."""
     monkeypatch.setenv(ON_HOST, "1")
     photos = write_photo_folder(tmp_path / "photos", per_class=4, size=(150, 200))
     setting = replace(SETTING, photos=str(photos), kept=str(tmp_path), out=str(tmp_path))
-    (variant,) = (v for v in every_variant(setting) if v.name == "turbojpeg, device")
+    (variant,) = (v for v in every_variant(setting) if v.name == name)
     row = checks._pixels(setting, variant)
     assert row["wrong"] == 0
     assert (row["on_device"] or 0) > 0

@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -391,7 +392,7 @@ def test_rows_are_on_the_device_before_their_memory_is_used_again(
     dropped, copied = list[Any](), torch.Tensor.copy_
 
     def copy(to: torch.Tensor, part: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-        gpu.current.work.append(lambda: copied(to, part))
+        gpu.current.work.append(partial(copied, to, part))  # type: ignore[arg-type]
         if not non_blocking:
             gpu.current.run()
         return to

@@ -235,17 +235,14 @@ def _pixels(setting: Setting, variant: Variant) -> dict[str, float | None]:
     """The same samples as those of torchvision's own code, or of the same cache, made on the
     CPU."""
     every = every_variant(setting)
-    same = [
-        v
-        for v in every
-        if (v.backend == variant.backend if variant.traits.prepares else v.traits.runs_opaque)
-    ]
+    kept = variant.traits.prepares and not variant.plans
+    same = [v for v in every if (v.backend == variant.backend if kept else v.traits.runs_opaque)]
     counts: dict[str, float | None] = {}
     got = _images(setting, variant, setting.where(), counts)
     difference = PixelDifference.between(got, _reference(setting, same[0]))
     wrong = not variant.traits.tolerance.allows(difference, on_gpu=variant.on_device)
     if variant.plans:  # those of the host, to the last bit
-        host = next(v for v in every if v.backend == variant.backend and not v.plans)
+        host = next(v for v in every if v.backend == "turbojpeg" and not v.plans)
         wrong = wrong or not torch.equal(got, _reference(setting, host))
     return {
         "wrong": float(wrong),

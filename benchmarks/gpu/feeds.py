@@ -32,12 +32,15 @@ _SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "turbojpeg, device": {"decode_on": "device"},
         "turbojpeg, auto": {"decode_on": "auto"},
     },
-    "cache": {f"cache, {storage}": {"storage": storage} for storage in ("disk", "ram", "device")},
+    "cache": {
+        **{f"cache, {storage}": {"storage": storage} for storage in ("disk", "ram", "device")},
+        "cache, compressed": {"storage": "device", "compressed": True},
+    },
     "dali": {"dali, cpu": {"device": "cpu"}, "dali, mixed": {"device": "mixed"}},
 }
 """Backend: variant: the options that make it. All others take part once, as they are."""
 _ON_DEVICE = ("cache, device", "dali, mixed")
-_MAY_DIE = ("dali, mixed", "turbojpeg, device", "turbojpeg, auto")
+_MAY_DIE = ("dali, mixed", "turbojpeg, device", "turbojpeg, auto", "cache, compressed")
 """nvImageCodec, which decodes for DALI, has been reported to end the process on some GPUs;
 fastload's kernels for JPEGs have not run on one."""
 
@@ -58,7 +61,7 @@ class Variant:
     @property
     def plans(self) -> bool:
         """Whether JPEGs are planned for the device, once a seek index has their points."""
-        return "decode_on" in dict(self.settings)
+        return _plans(dict(self.settings))
 
     @property
     def traits(self) -> Any:
@@ -71,10 +74,10 @@ class Variant:
             BackendUnavailableError: its package is missing.
         """
         options = backend_class(self.backend).Options.within(Path(setting.kept))
-        chosen = dict(self.settings) | (
-            {"short_side": setting.short_side} if hasattr(options, "short_side") else {}
-        )
-        if self.plans:
+        chosen = dict(self.settings)
+        if hasattr(options, "short_side") and not self.plans:
+            chosen["short_side"] = setting.short_side
+        if "decode_on" in chosen:
             chosen["seek_index"] = Path(setting.kept) / "loaders.seek"
         given = {
             "batch_size": setting.check_batch_size,
@@ -87,6 +90,10 @@ class Variant:
         return fastload.create_loader(setting.photos, backend=self.backend, **(given | arguments))
 
 
+def _plans(settings: dict[str, Any]) -> bool:
+    return "decode_on" in settings or "compressed" in settings
+
+
 def every_variant(setting: Setting) -> list[Variant]:
     """All backends that there are, third parties' too."""
     found = []
@@ -95,7 +102,7 @@ def every_variant(setting: Setting) -> list[Variant]:
         # measure.
         workers = 1 if row.traits.processes and not setting.gpu else None
         for name, settings in _SETTINGS.get(row.name, {row.name: {}}).items():
-            on_host = "decode_on" in settings and os.environ.get(ON_HOST) == "1"
+            on_host = _plans(settings) and os.environ.get(ON_HOST) == "1"
             if setting.gpu or name not in _MAY_DIE or on_host:
                 where, risky = setting.gpu and name in _ON_DEVICE, setting.gpu and name in _MAY_DIE
                 found.append(
