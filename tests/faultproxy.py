@@ -1,18 +1,11 @@
-"""A proxy on loopback in front of a store: latency for every request, and faults on demand.
-
-`python -m tests.faultproxy HOST:PORT --latency 0.03` is one in a process of its own: it prints its
-URL, then, for every line that it reads, what it has passed on since the last line, as JSON.
-"""
+"""A proxy on loopback in front of a store: latency for every request, and faults on demand."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import re
 import socket
 import struct
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,8 +29,6 @@ class FaultProxy:
     (no answer at all), "etag" (of another version), "redirect" (307 to the store itself)."""
     requests: list[tuple[str, str, str]] = field(default_factory=list)
     """(method, path with query, range) of every request."""
-    passed: int = 0
-    """Bytes of the bodies of answers to GETs of objects."""
     url: str = ""
     over: bool = False
 
@@ -136,8 +127,6 @@ class FaultProxy:
             left -= len(piece)
             answer.write(piece)
             await answer.drain()
-        if method == "GET" and "list-type" not in path:
-            self.passed += length - left
         if fault == "stall":
             await asyncio.sleep(3600)
         if fault == "reset half":
@@ -195,20 +184,3 @@ def fault_proxy(url: str, latency: float = 0.0) -> Iterator[FaultProxy]:
         loop.call_soon_threadsafe(ended.set)
         thread.join()
         loop.close()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("store", metavar="HOST:PORT")
-    parser.add_argument("--latency", type=float, default=0.0, help="seconds")
-    given = parser.parse_args()
-    with fault_proxy(given.store, given.latency) as proxy:
-        print(proxy.url, flush=True)
-        for _ in sys.stdin:
-            print(json.dumps({"requests": len(proxy.requests), "bytes": proxy.passed}), flush=True)
-            proxy.requests.clear()
-            proxy.passed = 0
-
-
-if __name__ == "__main__":
-    main()

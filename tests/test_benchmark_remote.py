@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import select
+import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,9 @@ import torch
 
 from benchmarks.remote import contestants
 from benchmarks.remote.contestants import BATCH, SIZE, Contestant, Row, Setting
+from benchmarks.remote.late import Proxy
+from tests.objectserver import ObjectServer
+from tests.waiting import LIMIT
 
 
 class Batches:
@@ -35,3 +42,37 @@ def test_of_what_is_fetched_the_first_epoch_alone_is_measured(
     # Two batches of warm-up at most, so that there is something left to measure.
     measured = contestant.round(0.2, 0.2)["samples"]
     assert measured == BATCH if remote else measured > 3 * BATCH
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="the benchmark is for Linux")
+def test_the_late_proxy_passes_everything_on(server: ObjectServer) -> None:
+    large = os.urandom(30_000_000)  # more than the buffers of sockets have
+    server.objects |= {"b/large": large, "b/small": b"12345", "b/none": b""}
+    server.faults["b/small"] = ["", "404", "chunks"]
+    proxy = Proxy(server.url, 0.05)
+    try:
+        client = HTTPConnection(proxy.url.removeprefix("http://"), timeout=LIMIT)
+
+        def ask(method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+            client.request(method, path, body)
+            answer = client.getresponse()
+            time.sleep(0.2)  # till then the proxy cannot go on
+            return answer.status, answer.read()
+
+        began = time.monotonic()
+        assert ask("GET", "/b/small") == (200, b"12345")
+        assert time.monotonic() - began > 0.05
+        assert ask("GET", "/b/large") == (200, large)
+        assert ask("GET", "/b/small")[0] == 404
+        assert ask("GET", "/b/small") == (200, b"12")
+        assert ask("GET", "/b/none") == (200, b"")
+        assert ask("HEAD", "/b/large") == (200, b"")
+        found = proxy.passed()
+        assert found["requests"] == 6
+        assert 0 <= found["bytes"] - len(large) - 5 < 1000  # and the words of the 404
+        assert ask("PUT", "/b/new", b"n" * 300_000)[0] == 200
+        assert ask("GET", "/b/new") == (200, b"n" * 300_000)
+        client.close()
+        assert proxy.passed() == {"requests": 2, "bytes": 300_000}
+    finally:
+        proxy.close()

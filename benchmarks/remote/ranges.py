@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import obstore
 
-from benchmarks.remote.__main__ import Proxy
+from benchmarks.remote.late import Proxy
 from fastload.draws import Draws
 from fastload.geometry import Geometry
 from fastload.native.pool import NativePool, resolve

@@ -13,7 +13,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Any
@@ -58,13 +58,14 @@ def main() -> None:
                 if {*sizes} != {_SIZE}:
                     raise ValueError("not the bytes that were asked for")
 
-            sockets, fetcher = _Sockets(url), _core.Fetcher(10.0, 15.0, 60.0, limit=_AT_ONCE)
+            sockets, paths = Sockets(url), [f"/bucket/{number}.jpg" for number in range(_OBJECTS)]
+            fetcher = _core.Fetcher(10.0, 15.0, 60.0, limit=_AT_ONCE)
             ways = {
                 "obstore": all_of(get(signed)),
                 "obstore, HEAD": all_of(lambda n: obstore.head(signed, f"{n}.jpg")["size"]),
                 "obstore, unsigned": all_of(get(unsigned)),
                 "native core, unsigned": core,
-                "plain sockets, one thread": sockets.run,
+                "plain sockets, one thread": lambda: sockets.run(paths),
             }
             spent: dict[str, list[float]] = {name: [] for name in ways}
             for _ in range(1 + _ROUNDS):  # the first one makes the connections
@@ -76,7 +77,7 @@ def main() -> None:
         print(f"{name}: {median(each[1:]):.0f} us a request")
 
 
-class _Sockets:
+class Sockets:
     """Connections that are kept, each with one request at a time."""
 
     def __init__(self, url: str) -> None:
@@ -89,14 +90,14 @@ class _Sockets:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._open[one.fileno()] = one
             self._poll.register(one.fileno(), select.EPOLLIN)
-        self._into = memoryview(bytearray(2 * _SIZE))
+        self._into = memoryview(bytearray(1 << 20))
         """Bytes of all answers, one over the other: nobody looks at them."""
 
-    def run(self) -> None:
-        left, numbers, done = dict.fromkeys(self._open, 0), iter(range(_OBJECTS)), 0
-        for one in self._open:
-            self._ask(one, next(numbers))
-        while done < _OBJECTS:
+    def run(self, paths: Sequence[str]) -> None:
+        left, more, done = dict.fromkeys(self._open, 0), iter(paths), 0
+        for one, path in zip(self._open, more, strict=False):
+            self._ask(one, path)
+        while done < len(paths):
             for one, _ in self._poll.poll():
                 got = self._open[one].recv_into(self._into)
                 if not got:
@@ -108,11 +109,11 @@ class _Sockets:
                 left[one] -= got
                 if not left[one]:
                     done += 1
-                    if (number := next(numbers, None)) is not None:
-                        self._ask(one, number)
+                    if (path := next(more, None)) is not None:
+                        self._ask(one, path)
 
-    def _ask(self, one: int, number: int) -> None:
-        text = f"GET /bucket/{number}.jpg HTTP/1.1\r\nHost: {self._host}\r\n\r\n"
+    def _ask(self, one: int, path: str) -> None:
+        text = f"GET {path} HTTP/1.1\r\nHost: {self._host}\r\n\r\n"
         self._open[one].sendall(text.encode())
 
 

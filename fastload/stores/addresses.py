@@ -1,8 +1,8 @@
 """Where the objects of a store are on the web: URLs that the native core fetches.
 
-Signatures are obstore's, of Azure our own. They are made just before a request (8 us each, by
-arithmetic on this machine), so that none is kept, and each is made with the credentials that are
-current.
+Signatures are made just before a request, of S3 by obstore or as it makes them (`s3_signatures`),
+of Azure by ourselves (`signatures`), so that none is kept, and each is made with the credentials
+that are current.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ Credentials come from the environment, as obstore's manual lists them (`AWS_ACCE
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import os
 import re
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from fastload.stores import aws, transfers
 from fastload.stores.addresses import VALID, Addresses
 from fastload.stores.base import Data, Piece, Range, Store, StoreError, words_of
+from fastload.stores.s3_signatures import NAME, Signer
 from fastload.stores.seen import Entry, Listed, version_of
 from fastload.stores.transfers import EXPIRED, Transfers
 
@@ -112,6 +114,7 @@ class ObjectStore(Store):
         self._store, self._made = self._opened(), time.monotonic()
         self._addresses: Addresses | None = None
         self._transfers: Transfers | None = None
+        self._signer: Signer | None = None
         self._why_not = ""
         """Why obstore reads objects, and not the core."""
         self._choose()
@@ -193,6 +196,14 @@ class ObjectStore(Store):
             return signed
 
         if self._has_keys():
+            signer = self._signer
+            if signer is None or not signer.current(self._store):
+                client, self._signer = self._store, None
+                pattern: str = self._denied(self._client.sign, "GET", [NAME], VALID)[0]
+                signer = self._signer = Signer(client, pattern, self._secret())
+            with contextlib.suppress(UnicodeEncodeError):  # obstore has the words
+                if signer.fits:
+                    return signer.of(names)
             return sign("")
         # In a thread of the store: to ask for credentials may take a while, and fail.
         return self._all(sign, names[:1])[0]
@@ -201,6 +212,10 @@ class ObjectStore(Store):
         """Whether the credentials are keys that were given, so that signing asks nobody."""
         given = "AWS_ACCESS_KEY_ID" in os.environ and "AWS_SECRET_ACCESS_KEY" in os.environ
         return given or "aws_secret_access_key" in self._of_files
+
+    def _secret(self) -> str:
+        found = self._of_files.get("aws_secret_access_key")
+        return str(found or os.environ.get("AWS_SECRET_ACCESS_KEY", ""))
 
     def renewed(self, used: Any) -> bool:
         return self._renewed(used) is not None

@@ -2,6 +2,7 @@
 // must hold, apart from no finding of the sanitizers:
 //
 // - numbers make sense, or the header is odd; values are no longer than they may be;
+// - a version is a number of 63 bits, whatever the ETag, and that of the ETag in quotes;
 // - a status line begins a new header: what comes after it is read as if nothing had been before.
 #include "answer_head.hpp"
 
@@ -51,6 +52,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         require(value->size() <= kLongestValue, "a long value");
     require(head.checksums.size() <= 2 * kLongestValue + 8 * 1024, "long checksums");
     require(same(head, read_lines(lines)), "read in another way");
+
+    const std::vector<char> etag(head.etag.begin(), head.etag.end());
+    const int64_t version = version_of(head.length, {etag.data(), etag.size()});
+    require(version >= 0, "a version below 0");
+    require(
+        head.etag.substr(0, 2) == "W/" || version == version_of(head.length, '"' + head.etag + '"'),
+        "another version in quotes");
 
     std::vector<std::string> twice = lines;
     twice.emplace_back("HTTP/1.1 200 OK\r\n");
