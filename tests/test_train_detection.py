@@ -459,3 +459,109 @@ def test_multiscale_makes_the_sizes_of_torchvisions_reference(data: Path) -> Non
     assert len(sides) > 4
     if made.val is not None:
         made.val.close()
+
+
+# -- By a pipeline ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "resized", "normalised"),
+    [
+        ("torchvision_detection", (), False, False),
+        ("torchvision_detection", ("data_augmentation=ssd",), False, False),
+        ("torchvision_detection", ("data_augmentation=multiscale",), True, False),
+        ("torchvision_detection", ("data_augmentation=lsj",), True, False),
+        ("detr", ("scales=[48,64]", "max_size=96"), True, True),
+        ("rtdetrv2", ("size=64",), True, False),
+        ("rfdetr", ("resolution=64", "patch_size=8", "num_windows=2"), True, True),
+    ],
+)
+def test_who_resizes_and_normalises_images_of_a_pipeline(
+    data: Path, name: str, option: tuple[str, ...], resized: bool, normalised: bool
+) -> None:
+    found = opened(data, pipeline=name, pipeline_option=option, image_size=(48, 64))
+    assert (found.shape.resized, found.shape.normalised) == (resized, normalised)
+    assert found.shape.image_size == (48, 64)
+    note = found.notes[-1]
+    assert f"training images by fastload.pipelines.{name}({', '.join(option)})" in note
+    assert ("the network resizes those of validation" in note) == resized
+
+
+def test_batches_of_a_pipeline_are_what_torchvisions_detectors_take(data: Path) -> None:
+    """Images of training as the pipeline makes them, boxes in their pixels, labels from 1; of
+    validation as they are stored, with the same normalisation."""
+    given = {"pipeline": "detr", "pipeline_option": ("scales=[64]", "max_size=96")}
+    config = {"task": "detection", "data": str(data), "batch_size": 6, "num_workers": 1, **given}
+    found = open_data(merged({}, given=config), shard=fastload.Shard(), device=CPU)
+    assert found.val is not None
+    with found.train, found.val:
+        images, objects = next(iter(found.train))
+        shown, kept = next(iter(found.val))
+    assert {min(image.shape[1:]) for image in images} == {64}
+    for image, one in zip(images, objects, strict=True):
+        height, width = image.shape[1:]
+        assert one["boxes"].dtype == torch.float32
+        assert (one["boxes"][:, 2:] > one["boxes"][:, :2]).all()
+        assert (one["boxes"] <= torch.tensor([width, height] * 2) + 1e-3).all()
+        assert one["boxes"].max() > 2, "pixels, not fractions"
+        assert set(one["labels"].tolist()) <= {1, 2}
+    assert [tuple(image.shape) for image in shown[:2]] == [(3, 48, 56), (3, 56, 40)]
+    stored = torch.tensor(np.asarray(Image.open(data / "val2017" / "0.png"))).permute(2, 0, 1) / 255
+    mean, std = (
+        torch.tensor(n)[:, None, None] for n in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    )
+    assert torch.allclose(shown[0], (stored - mean) / std, atol=1e-5)
+    wanted = json.loads((data / "annotations" / "instances_val2017.json").read_text())
+    x, y, w, h = wanted["annotations"][0]["bbox"]
+    assert kept[0]["boxes"][0].tolist() == [x, y, x + w, y + h]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"pipeline": "yolo"}, "yolo does not make what torchvision's detectors take; .*rtdetrv2"),
+        ({"pipeline": "mae"}, "mae does not make .*torchvision_detection, or leave it out"),
+        ({"pipeline": "detr", "val_pipeline": "detr_eval"}, "val_pipeline: .*as they are stored"),
+        (
+            {"pipeline": "torchvision_detection", "pipeline_option": "data_augmentation=sdd"},
+            "data_augmentation: must be one of 'hflip'",
+        ),
+        ({"pipeline": "detr", "pipeline_option": "size=8"}, "no argument 'size'"),
+    ],
+)
+def test_pipelines_that_are_not_for_detectors_are_refused(
+    data: Path, given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        opened(data, **given)
+
+
+@pytest.mark.whole
+def test_a_detector_learns_from_a_pipeline(data: Path, tmp_path: Path) -> None:
+    """SSDlite; a stopped run goes on to the same bits."""
+    given: dict[str, Any] = {
+        "model": "torchvision:ssdlite320_mobilenet_v3_large",
+        "pipeline": "torchvision_detection",
+        "pipeline_option": "data_augmentation=ssdlite",
+        "image_size": (320, 320),
+        "batch_size": 2,
+        "lr": 0.02,
+        "epochs": 4,
+        "task": "detection",
+    }
+
+    def ssdlite(out: str, **more: Any) -> Job:
+        return Job(settings(str(data), tmp_path / out, **given, **more), own=False)
+
+    whole = run(ssdlite("whole"), tmp_path / "a")
+    assert "training images by fastload.pipelines.torchvision_detection(" in said(tmp_path / "a")
+    losses = [epoch["train"]["loss"] for epoch in whole["epochs"]]
+    assert np.isfinite(losses).all()
+    assert losses[-1] < losses[0]
+    assert all("map" in epoch["val"] for epoch in whole["epochs"])
+    run(ssdlite("out", max_steps=4), tmp_path / "b")
+    resumed = run(ssdlite("out"), tmp_path / "c")
+    assert "resumed at epoch 1, batch 1, step 4" in said(tmp_path / "c")
+    for mine, theirs in zip(resumed["epochs"], whole["epochs"], strict=True):
+        assert mine["train"] == theirs["train"]
+        assert mine["val"] == theirs["val"]

@@ -252,6 +252,29 @@ def test_a_detector_is_torchvisions_with_an_output_for_the_background() -> None:
     assert tuple(model.train().transform(plain)[0].image_sizes[0]) == (57, 96)
     resized: Any = create(f"torchvision:{name}", **sizes, resized=True).train()
     assert tuple(resized.transform(plain)[0].image_sizes[0]) == (48, 80)
+    plainly: Any = create(f"torchvision:{name}", **sizes, normalised=False).eval()
+    images, _ = plainly.transform(plain)
+    assert float(images.tensors.max()) == pytest.approx((0.25 - 0.406) / 0.225), "of blue"
+
+
+@pytest.mark.slow
+def test_a_detector_of_one_size_resizes_to_it(tmp_path: Path) -> None:
+    name, task = "torchvision:ssdlite320_mobilenet_v3_large", {"task": "detection"}
+    with pytest.raises(ConfigurationError, match=r"resizes images to 320 x 320; .*got 224,224"):
+        create(name, **task)
+    model: Any = create(name, **task, image_size=(320, 320), resized=True)
+    plain = [torch.full((3, 48, 80), 0.25)]
+    images, _ = model.transform(plain)
+    assert images.tensors.shape == (1, 3, 320, 320)
+    assert float(images.tensors.max()) == 0.25
+    plainly: Any = create(name, **task, image_size=(320, 320), normalised=False)
+    assert float(plainly.transform(plain)[0].tensors.max()) == -0.5
+    target = {"boxes": torch.tensor([[4.0, 4, 30, 40]]), "labels": torch.tensor([2])}
+    losses = model.train()(plain * 2, [target, target])
+    assert set(losses) == {"bbox_regression", "classification"}
+    torch.save(model.state_dict(), tmp_path / "kept.pth")
+    again: Any = create(name, **task, image_size=(320, 320), weights=str(tmp_path / "kept.pth"))
+    assert any(isinstance(layer, nn.BatchNorm2d) for layer in again.modules()), "it trains them"
 
 
 @pytest.mark.whole

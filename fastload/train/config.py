@@ -83,14 +83,17 @@ class DataConfig(_Group):
     size, mirror, crop (segmentation). Of detection: none, flip (mirror), or multiscale (one of
     eleven sizes up to the image size, and mirror)."""
     pipeline: str | None = None
-    """Of classification and segmentation into several classes: a pipeline of fastload.pipelines,
-    such as torchvision_classification, in place of augment, image_size, mean and std."""
+    """Of classification, and of segmentation into several classes: a pipeline of
+    fastload.pipelines, such as torchvision_classification, in place of augment, image_size, mean
+    and std. Of detection: torchvision_detection, detr, rtdetrv2 or rfdetr, in place of augment,
+    mean and std."""
     pipeline_option: tuple[str, ...] = ()
     """Arguments of the pipeline, NAME=VALUE, such as crop_size=176."""
     val_pipeline: str | None = None
     """That of validation. Without it: the one whose name is that of the pipeline and _eval; where
     there is none that makes images of one size, as without pipelines, in the size and with the
-    normalisation of the pipeline."""
+    normalisation of the pipeline. Not of detection, which is validated on images as they are
+    stored."""
     val_pipeline_option: tuple[str, ...] = ()
     """Its arguments, NAME=VALUE, such as resize_size=232."""
     image_size: Annotated[

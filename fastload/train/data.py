@@ -19,6 +19,7 @@ from fastload.backends import backend_class
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, SourceError, counted, did_you_mean
 from fastload.pipelines import named
+from fastload.recipe.transforms import DropObjects
 from fastload.sources import Opened, Source
 from fastload.sources.folders import sampled_rows, splits_of
 from fastload.sources.keypoints import is_points
@@ -90,8 +91,16 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
     images = next(iter(source.images.values()), None)
     channels = 1 if images is None else images.channels
     training, evaluation = None, None
-    image_size = config.data.image_size
-    if config.data.pipeline is not None:
+    image_size, resized, normalised = (
+        config.data.image_size,
+        config.data.augment == "multiscale",
+        True,
+    )
+    if config.data.pipeline is not None and config.task == "detection":
+        training, evaluation, resized, note = _of_detector(config, source)
+        normalised = v2.Normalize in map(type, evaluation.transforms)
+        notes.append(note)
+    elif config.data.pipeline is not None:
         training, evaluation, image_size, note = _of_pipeline(config, source, num_classes)
         notes.append(note)
     elif images is not None:
@@ -137,7 +146,8 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
             in_channels=channels,
             image_size=image_size,
             vocabulary=source.details.get("vocabulary"),
-            resized=config.data.augment == "multiscale",
+            resized=resized,
+            normalised=normalised,
         ),
         remark=validation if isinstance(validation, str) else None,
         notes=tuple(notes),
@@ -485,6 +495,44 @@ def _of_pipeline(
     return training, v2.Compose([*shown, *finish]), size, f"{note}of {size[0]} x {size[1]} pixels"
 
 
+_DETECTORS = ("detr", "rfdetr", "rtdetrv2", "torchvision_detection")
+"""Pipelines whose images torchvision's detectors take."""
+
+
+def _of_detector(config: TrainConfig, source: Source) -> tuple[v2.Compose, v2.Compose, bool, str]:
+    """For training, by a pipeline of detection, and for validation; whether the training images
+    have their size then, or the network resizes them; and what it is.
+
+    Boxes are cut off at the edges of their image, and those of which nothing is left are left out,
+    as the originals do when they read annotations. A validation is on images as they are stored."""
+    data = config.data
+    name = str(data.pipeline)
+    if name not in _DETECTORS:
+        raise ConfigurationError(
+            f"pipeline: {name} does not make what torchvision's detectors take; take one of "
+            f"{', '.join(_DETECTORS)}, or leave it out, and choose by augment."
+        )
+    given = "val_pipeline" if data.val_pipeline else "val_pipeline_option"
+    if data.val_pipeline or data.val_pipeline_option:
+        raise ConfigurationError(
+            f"{given}: detectors are validated on images as they are stored, normalised as those "
+            "of training. Leave it out; the network resizes them to --image-size."
+        )
+    _check_channels(source)
+    transform: v2.Compose = named.transform_named(name, data.pipeline_option)
+    steps = [v2.ClampBoundingBoxes(), DropObjects(min_size=0, min_area=0), *transform.transforms]
+    made = fastload.Recipe.from_transform(transform).ops
+    resized = any(getattr(operation, "resampling", None) is not None for operation in made)
+    finish = [step for step in transform.transforms if type(step) in _FINISH]
+    shorter, longer = data.image_size
+    note = (
+        f"training images by {named.shown(name, data.pipeline_option)}; validation images as they "
+        f"are stored; the network resizes {'those of validation' if resized else 'both'}: "
+        f"--image-size {shorter},{longer}"
+    )
+    return v2.Compose(steps), v2.Compose(finish), resized, note
+
+
 def _normalisation(transform: v2.Compose) -> str:
     steps = [step for step in transform.transforms if type(step) is v2.Normalize]
     return ", ".join(map(repr, steps)) or "no normalisation"
@@ -494,8 +542,7 @@ def _check_pipeline(config: TrainConfig, source: Source, num_classes: int) -> No
     """Raises ConfigurationError: pipelines are not for such data."""
     if config.task not in ("classification", "segmentation"):
         raise ConfigurationError(
-            f"pipeline: it is for classification and segmentation, not for {config.task}; leave it "
-            "out, and choose by augment."
+            f"pipeline: it is for images, not for {config.task}; leave it out."
         )
     if config.task == "segmentation" and num_classes == 1:
         raise ConfigurationError(
@@ -503,6 +550,11 @@ def _check_pipeline(config: TrainConfig, source: Source, num_classes: int) -> No
             "class, and in masks of one class there are pixels of that class and others alone; "
             "leave it out, and choose by augment."
         )
+    _check_channels(source)
+
+
+def _check_channels(source: Source) -> None:
+    """Raises ConfigurationError: pipelines are not for images of so many."""
     channels = next(iter(source.images.values())).channels
     if channels != 3:
         raise ConfigurationError(

@@ -51,11 +51,15 @@ class Shape:
     """Of the images; 1 for text."""
     image_size: tuple[int, int]
     """(height, width) [pixels]; for networks whose layers depend on it. Of detection: shorter side,
-    and the most that the longer may be, which the network resizes to."""
+    and the most that the longer may be, which the network resizes to; of SSD, which resizes to one
+    size, that one."""
     vocabulary: int | None = None
     """Token ids that there are, for text classification."""
     resized: bool = False
     """Of detection: whether training images have the size that they are to have already."""
+    normalised: bool = True
+    """Of detection: whether images come normalised; else the network does it, as torchvision has
+    it."""
 
 
 def create_model(config: ModelConfig, shape: Shape) -> nn.Module:
@@ -183,12 +187,12 @@ def _torchvision(name: str, weights: str | None, options: Options, shape: Shape)
 
 
 def _names_of_torchvision(task: str) -> list[str]:
-    """Its networks for a task. Of detectors those that find boxes, in images of any size."""
+    """Its networks for a task. Of detectors those that find boxes."""
     models = torchvision.models
     if task == "segmentation":
         return models.list_models(module=models.segmentation)  # type: ignore[no-any-return]
     if task == "detection":
-        families = ("fasterrcnn_", "fcos_", "retinanet_")
+        families = ("fasterrcnn_", "fcos_", "retinanet_", "ssd")
         return [
             name
             for name in models.list_models(module=models.detection)
@@ -202,39 +206,53 @@ def _with_encoder(name: str, weights: str | None, options: Options, shape: Shape
     torchvision chooses them; others are of the whole.
 
     Detectors have an output for the background, too. With weights the batch normalisations of their
-    encoders are fixed, as torchvision has it; with "imagenet" its first layers, too.
+    encoders are fixed, as torchvision has it; with "imagenet" its first layers, too. SSD's are
+    trained.
     """
+    detects = shape.task == "detection"
     given: Options = {"num_classes": shape.num_classes}
-    if shape.task == "detection":
-        if shape.in_channels != 3:
-            raise ConfigurationError(
-                f"model torchvision:{name}: takes images of 3 channels, got {shape.in_channels}."
-            )
-        shorter, longer = shape.image_size
-        if longer < shorter:
-            raise ConfigurationError(
-                f"image_size: of detection it is the shorter side and the most that the longer may "
-                f"be, such as 800,1333; got {shorter},{longer}."
-            )
-        given = {
-            "num_classes": shape.num_classes + 1,
-            "min_size": shorter,
-            "max_size": longer,
-            # The loader has normalised them.
-            "image_mean": [0.0] * 3,
-            "image_std": [1.0] * 3,
-            "_skip_resize": shape.resized,
-        }
+    if detects:
+        given = _of_detector(name, shape)
     if weights != "imagenet":
         given["weights_backbone"] = None  # or else some are downloaded
     model: Any = torchvision.models.get_model(name, weights=None, **{**given, **options})
     if shape.in_channels != 3:
         _take_channels(model, shape.in_channels)
     if weights not in (None, "imagenet"):
-        if shape.task == "detection" and not name.endswith("_v2"):
+        if detects and not name.endswith("_v2") and name not in _OF_ONE_SIZE:
             _fix_batchnorm(model.backbone)
         _load_torchvision(model, name, weights)
     return model
+
+
+_OF_ONE_SIZE = {"ssd300_vgg16": 300, "ssdlite320_mobilenet_v3_large": 320}
+"""Detectors whose images are squares of this side [pixels]."""
+
+
+def _of_detector(name: str, shape: Shape) -> Options:
+    """What torchvision's function of a detector is given."""
+    if shape.in_channels != 3:
+        raise ConfigurationError(
+            f"model torchvision:{name}: takes images of 3 channels, got {shape.in_channels}."
+        )
+    given: Options = {"num_classes": shape.num_classes + 1}
+    if shape.normalised:
+        given |= {"image_mean": [0.0] * 3, "image_std": [1.0] * 3}
+    shorter, longer = shape.image_size
+    side = _OF_ONE_SIZE.get(name)
+    if side is not None:
+        if (shorter, longer) != (side, side):
+            raise ConfigurationError(
+                f"image_size: torchvision:{name} resizes images to {side} x {side}; give "
+                f"--image-size {side},{side}, got {shorter},{longer}."
+            )
+        return given  # it resizes what is of another size, so that nothing is to be left out
+    if longer < shorter:
+        raise ConfigurationError(
+            f"image_size: of detection it is the shorter side and the most that the longer may "
+            f"be, such as 800,1333; got {shorter},{longer}."
+        )
+    return given | {"min_size": shorter, "max_size": longer, "_skip_resize": shape.resized}
 
 
 def _fix_batchnorm(model: nn.Module) -> None:
