@@ -85,7 +85,9 @@ def theirs(setting: Setting, part: str = "training") -> DataLoader[Any]:
 
 
 def ours(setting: Setting, part: str = "training") -> fastload.Loader:
-    transform = {"training": pipelines.smp_camvid, "validation": pipelines.smp_camvid_eval}[part]
+    transform: Any = {"training": pipelines.smp_camvid, "validation": pipelines.smp_camvid_eval}[
+        part
+    ]
     return fastload.create_loader(
         setting.data,
         setting.batch_size,

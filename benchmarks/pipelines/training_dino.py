@@ -61,7 +61,8 @@ def _without_colour(view: Any) -> v2.Compose:
 def training(originals: Path, data: Path, steps: int, batch: int) -> Train:
     main, utils, transformer = _modules(originals)
     if not dist.is_initialized():  # its loss is of all processes
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 
     def network() -> Any:
         body = transformer.VisionTransformer(

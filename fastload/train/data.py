@@ -19,7 +19,6 @@ from fastload.backends import backend_class
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, SourceError, counted, did_you_mean
 from fastload.pipelines import named
-from fastload.recipe.transforms import DropObjects
 from fastload.sources import Opened, Source
 from fastload.sources.folders import sampled_rows, splits_of
 from fastload.sources.keypoints import is_points
@@ -520,7 +519,11 @@ def _of_detector(config: TrainConfig, source: Source) -> tuple[v2.Compose, v2.Co
         )
     _check_channels(source)
     transform: v2.Compose = named.transform_named(name, data.pipeline_option)
-    steps = [v2.ClampBoundingBoxes(), DropObjects(min_size=0, min_area=0), *transform.transforms]
+    steps = [
+        v2.ClampBoundingBoxes(),
+        fastload.DropObjects(min_size=0, min_area=0),
+        *transform.transforms,
+    ]
     made = fastload.Recipe.from_transform(transform).ops
     resized = any(getattr(operation, "resampling", None) is not None for operation in made)
     finish = [step for step in transform.transforms if type(step) in _FINISH]
