@@ -126,7 +126,8 @@ def run(example: Example, names: dict[str, Any], page: str) -> str:
     """What it prints, in the current folder, whose name is left out; what it defines is in `names`
     then."""
     if example.language != "python":
-        return "".join(map(_command, example.code.replace("\\\n", " ").splitlines()))
+        printed = "".join(map(_command, example.code.replace("\\\n", " ").splitlines()))
+        return printed.replace(f"{Path.cwd()}/", "")
     said = io.StringIO()
     # With empty lines before it, a traceback names the line of the page.
     code = compile("\n" * example.line + example.code, page, "exec")

@@ -3,7 +3,8 @@ each command with its options, and the list of names in docs/api.md, between its
 
     python scripts/reference_pages.py
 
-The other pages of docs/reference/ are written by hand: `::: fastload.NAME` where a docstring goes,
+A command's example, from the line "Example" to the next command, is written by hand, and kept. The
+other pages of docs/reference/ are written by hand: `::: fastload.NAME` where a docstring goes,
 and an example after it.
 """
 
@@ -112,6 +113,13 @@ def commands() -> str:
     )
 
 
+def shown_examples() -> dict[str, str]:
+    """What the page has of each command's example, by the command."""
+    sections = re.split(r"(?m)^## (.+)\n", COMMANDS.read_text())[1:]
+    rests = [text.partition("\n\nExample:\n\n")[2].strip() for text in sections[1::2]]
+    return {name: rest for name, rest in zip(sections[::2], rests, strict=True) if rest}
+
+
 def _sections(command: Any, name: str) -> list[str]:
     subcommands = getattr(command, "commands", {})
     if subcommands:
@@ -131,6 +139,8 @@ def _sections(command: Any, name: str) -> list[str]:
     for title, rows in groups.items():
         parts += [f"**{title.strip('[]')}**"] * (len(groups) > 1)
         parts.append("\n".join(rows))
+    if name in (examples := shown_examples()):
+        parts += ["Example:", examples[name]]
     return ["\n\n".join(parts)]
 
 

@@ -204,4 +204,8 @@ def test_the_list_of_names_is_what_the_script_makes() -> None:
 def test_the_commands_are_what_the_script_makes() -> None:
     text = SCRIPT.COMMANDS.read_text()
     assert SCRIPT.commands() == text, "run python scripts/reference_pages.py"
-    assert len(re.findall(r"(?m)^## fastload ", text)) >= 15
+    commands = re.findall(r"(?m)^## (fastload .+)$", text)
+    assert len(commands) >= 15
+    examples = SCRIPT.shown_examples()
+    for command in commands:
+        assert f"\n{command}" in examples.get(command, ""), f"an example of {command}"
