@@ -85,7 +85,7 @@ def matching(root: str, pattern: str) -> list[str]:
         return []
     names = [
         name
-        for name, _ in stores.entries(root)
+        for name, _ in stores.each_in(root)
         if fnmatch.fnmatchcase(name, part) and (part.startswith(".") or not name.startswith("."))
     ]
     if not rest:

@@ -414,9 +414,7 @@ def _fetch(where: IndexPlace) -> None:
     place = where.key["place"]
     if not isinstance(place, str) or not stores.is_folder(place):
         return
-    if not any(
-        name == stores.INDEX_NAME for name, is_folder in stores.entries(place) if not is_folder
-    ):
+    if not stores.is_file(f"{place}/{stores.INDEX_NAME}"):
         return
     try:
         where.path.parent.mkdir(parents=True, exist_ok=True)
