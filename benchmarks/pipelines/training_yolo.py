@@ -67,10 +67,14 @@ def _shapes(draw: random.Random, picture: Image.Image) -> Iterator[str]:
 
 
 class Batches:
-    """Ours, in the form of its own: a dict for each batch."""
+    """Ours, in the form of its own, a dict for each batch; what else its trainer asks of a loader,
+    its own answers."""
 
-    def __init__(self, loader: fastload.Loader, dataset: Any) -> None:
-        self.loader, self.dataset = loader, dataset
+    def __init__(self, loader: fastload.Loader, own: Any) -> None:
+        self.loader, self.own = loader, own
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own, name)
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -86,9 +90,6 @@ class Batches:
                 "ori_shape": [(SIZE, SIZE)] * len(images),
                 "resized_shape": [(SIZE, SIZE)] * len(images),
             }
-
-    def reset(self) -> None:
-        """It asks for this where its own loader has other settings."""
 
 
 def feeding(data: Path, batch: int, side: str, seed: int) -> fastload.Loader:
@@ -123,7 +124,7 @@ def training(work: Path, images: int, epochs: int, batch: int) -> Train:
                 own = super().get_dataloader(dataset_path, batch_size, rank, mode)
                 if mode != "train" or side == ORIGINAL:
                     return own
-                return Batches(feeding(data, batch_size, side, seed), own.dataset)
+                return Batches(feeding(data, batch_size, side, seed), own)
 
         losses: list[float] = []
         trainer = Trainer(
