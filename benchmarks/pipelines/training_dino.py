@@ -47,13 +47,13 @@ def _batches(main: Any, data: Path, batch: int, side: str, seed: int) -> Any:
         return DataLoader(images, batch, shuffle=True, drop_last=True)
     views = pipelines.dino(_LARGE, _SMALL, _CROPS)
     if side == WRONG:
-        views = fastload.Views(*map(_without_colour, views.transforms))
+        views = fastload.Views(*map(_without_colour_and_blur, views.transforms))
     return fastload.create_loader(
         data, batch, transform=views, shuffle=True, drop_last=True, seed=seed, num_workers=1
     )
 
 
-def _without_colour(view: Any) -> v2.Compose:
+def _without_colour_and_blur(view: Any) -> v2.Compose:
     colour = (v2.RandomApply, v2.RandomGrayscale, v2.RandomSolarize)
     return v2.Compose([step for step in view.transforms if not isinstance(step, colour)])
 
