@@ -50,6 +50,7 @@ def require_device(
     device: torch.device,
     option: str = "decode_on='device'",
     instead: str = "decode_on='auto' or 'host'",
+    /,
     **how: Any,
 ) -> None:
     """For decode_on="device", or another option that asks for it; `instead`: what to use where this
