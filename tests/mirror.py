@@ -50,6 +50,8 @@ TESTS = {
     "render.steps",
     "test_columns": "recipe.columns sources.boxes sources.columns sources.kinds",
     "test_comparing": "loader.comparing",
+    "test_crop_by_classes": "backends.looked pipelines.of_mmsegmentation recipe.crop_by_classes "
+    "recipe.photometric_bytes",
     "test_cursor": "loader.states",
     "test_dali_backend": "backends.dali backends.dali_graph",
     "test_decode": "decode.image",

@@ -234,6 +234,7 @@ def test_a_backend_imports_no_other_backend() -> None:
         "forked",
         "composites",
         "images",
+        "looked",
         "maker",
         "masks",
         "moved",

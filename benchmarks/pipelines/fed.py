@@ -38,8 +38,11 @@ class Fed:
         """Of Python: `last` is among them."""
         return low + math.floor(self.random() * (last - low + 1))
 
-    def choice(self, among: Sequence[Any]) -> Any:
-        return among[math.floor(self.random() * len(among))]
+    def choice(self, among: Sequence[Any], p: Sequence[float] | None = None) -> Any:
+        number = self.random()
+        if p is None:
+            return among[math.floor(number * len(among))]
+        return among[int(np.searchsorted(np.cumsum(p), number, side="right"))]
 
     def below(self, low: int, end: int | None = None, size: Any = None) -> Any:
         """Of NumPy."""
@@ -62,7 +65,8 @@ class Fed:
 
     def _several(self, size: Any, whole: bool = False) -> Any:
         if size is None:
-            return np.float64(self.random())
+            self.asked, self.whole = 1, whole
+            return np.float64(next(self.numbers))
         self.whole, self.asked = whole, math.prod(np.atleast_1d(size).astype(int).tolist())
         return np.array([next(self.numbers) for _ in range(self.asked)]).reshape(size)
 
@@ -84,6 +88,7 @@ def fed(numbers: Callable[[Fed], Numbers]) -> Iterator[None]:
             (np.random, "choice", source.choice),
             (np.random, "rand", source.rand),
             (np.random, "randn", source.rand),
+            (np.random, "random_sample", source.random),
             (torch, "randint", source.tensor_randint),
             (torch, "rand", source.tensor_rand),
         ):

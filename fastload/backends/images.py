@@ -97,8 +97,8 @@ class ImageReader:
         points = () if sizes is None else self._points(members, sizes)
         for view, plan in enumerate(() if sizes is None else self._recipe.of(draws).geometries):
             assert sizes is not None
-            if read.encoded or plan.needs_objects:
-                crops = points[view].crops if plan.needs_objects else None
+            if read.encoded or plan.takes_crops:
+                crops = points[view].crops if plan.takes_crops else None
                 geometries.append(plan.resolve(draws, sizes, crops))
             else:
                 geometries.append(native.resolve(plan, draws, sizes))

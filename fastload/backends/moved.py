@@ -13,6 +13,7 @@ import numpy.typing as npt
 from fastload.backends.base import BufferAllocator
 from fastload.backends.masks import MaskDrawer
 from fastload.draws import BoolArray, Draws, Int64Array
+from fastload.files import DecodeSettings
 from fastload.geometry.points import POINT_COLUMNS, Objects, PointMap, PointStep
 from fastload.recipe import SplitRecipe
 from fastload.recipe.composite import SampleImages
@@ -24,6 +25,7 @@ from fastload.sources.ragged import Ragged
 
 if TYPE_CHECKING:
     from fastload.backends.around import Around
+    from fastload.backends.looked import MaskLooks
     from fastload.backends.pasted import Paster
 
 Tables = Sequence[npt.NDArray[np.float64]]
@@ -38,11 +40,12 @@ class MovedColumns:
         source: Source,
         recipe: SplitRecipe,
         outputs: Outputs,
+        settings: DecodeSettings | None = None,
         *,
         threads: int = 0,
         allocate: BufferAllocator | None = None,
     ) -> None:
-        """`threads`, `allocate`: see `RowReader`."""
+        """`settings`, `threads`, `allocate`: see `RowReader`."""
         self._source, self._recipe, self._outputs = source, recipe, outputs
         self._boxes = next((n for n, c in source.instances.items() if c.kind.drops_objects), "")
         polygons = kind_named("polygons")
@@ -55,6 +58,13 @@ class MovedColumns:
             from fastload.backends.around import Around
 
             self._around = Around(recipe.around_masks)
+        self._looks: MaskLooks | None = None
+        """Chooses crops by masks of classes; None: no operation depends on these."""
+        every = (op for plan in recipe.geometries for _, op in plan.all_ops)
+        if any(op.needs_masks for op in every):
+            from fastload.backends.looked import MaskLooks
+
+            self._looks = MaskLooks(source, settings or DecodeSettings())
         self.paster: Paster | None = None
         """Says where one picture is put over another; None: pictures are blended, or there is only
         one."""
@@ -81,8 +91,16 @@ class MovedColumns:
         objects, plans = None, self._recipe.geometries
         if any(plan.needs_objects for plan in plans):
             objects = self._objects(members.indices)
+        own, looks = self._recipe.of(members.draws).geometries, self._looks
         return tuple(
-            self._recipe.points(view, sizes, members, objects, traced=self._traced)
+            self._recipe.points(
+                view,
+                sizes,
+                members,
+                objects,
+                traced=self._traced,
+                crops=None if looks is None else looks.crops(own[view], members.draws, sizes),
+            )
             for view in range(len(plans))
         )
 

@@ -292,7 +292,7 @@ class NativePixels(PixelMaker):
         points = self._rows.points(members, sizes)
         for view, plan in enumerate(plans):
             if placed[view] is None:
-                crops = points[view].crops if plan.needs_objects else None
+                crops = points[view].crops if plan.takes_crops else None
                 geometry = placed[view] = plan.resolve(draws, sizes, crops)
                 for row in geometry.errors:
                     # A box of nothing, which the core refuses: the RowReader has the words.

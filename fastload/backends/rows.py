@@ -86,11 +86,11 @@ class RowReader:
         """The columns of its batches."""
         self.moved: MovedColumns | None = None
         """None: no column is moved with the images, and their sizes are not asked for."""
-        if source.moved or padded:
+        if source.moved or padded or recipe.looks_at:
             from fastload.backends.moved import MovedColumns
 
             self.moved = MovedColumns(
-                source, recipe, self.outputs, threads=threads, allocate=allocate
+                source, recipe, self.outputs, settings, threads=threads, allocate=allocate
             )
         # Not a method of this reader, which would be kept by those that it makes, and they by it.
         self._points = _no_points if self.moved is None else self.moved.points
@@ -297,7 +297,7 @@ def settled_size(source: Source, plan: GeometryPlan) -> tuple[int, int] | None:
     if len({column.fixed_size for column in source.pixels.values()}) != 1:
         return None
     size = next(iter(source.pixels.values())).fixed_size
-    if size is None or plan.draws_size or plan.needs_objects:
+    if size is None or plan.draws_size or plan.takes_crops:
         return plan.out_size if len(columns) == 1 and plan.fits_every_image else None
     one = plan.resolve(Draws(0, 0, np.zeros(1, dtype=np.int64)), np.array([size], dtype=np.int64))
     if one.errors:

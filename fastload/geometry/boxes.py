@@ -141,6 +141,17 @@ def shortest_edges(sizes: Int64Array, shorter: Int64Array, max_size: int | None)
     return resized
 
 
+def rescaled_sizes(sizes: Int64Array, scale: tuple[int, int], ratio: Float64Array) -> Int64Array:
+    """(B, 2) int64: sizes that mmcv's RandomResize, which keeps aspect ratios, gives images of
+    these (B, 2) sizes: as large as fits where the longer and the shorter side have at most the
+    larger and the smaller of two numbers, times (B,) `ratio`, cut to whole pixels; halves are
+    rounded up."""
+    most = np.trunc(np.array([sorted(scale)], dtype=np.float64) * ratio[:, None])
+    factor = (most / np.sort(sizes, axis=1)).min(axis=1, keepdims=True)
+    resized: Int64Array = np.floor(sizes * factor + 0.5).astype(np.int64)
+    return resized
+
+
 def _central_boxes(sizes: Int64Array, ratio: tuple[float, float]) -> Int64Array:
     """(B, 4) int64: the largest central box with a ratio in bounds, as RandomResizedCrop falls back
     to."""

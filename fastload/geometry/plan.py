@@ -369,6 +369,9 @@ class GeometryStep:
     called with them in place of `warp`."""
     of_one_object: ClassVar[bool] = False
     """Whether it needs samples that are one object each, in place of any number."""
+    needs_masks: ClassVar[bool] = False
+    """Whether it depends on the classes in the mask of an image: `compose` then finds in
+    `composition.given` the crops that were chosen by them (`fastload.recipe.crop_by_classes`)."""
     warps: ClassVar[bool] = False
     """Whether it has a `warp`, and no `compose`."""
 
@@ -511,6 +514,11 @@ class GeometryPlan:
         return any(op.needs_objects for _, op in self.all_ops)
 
     @property
+    def takes_crops(self) -> bool:
+        """Whether `resolve` needs crops: an operation depends on objects or masks."""
+        return any(op.needs_objects or op.needs_masks for _, op in self.all_ops)
+
+    @property
     def is_identity(self) -> bool:
         return not self.ops and self.later is None and self.colour is None
 
@@ -541,7 +549,7 @@ class GeometryPlan:
         crops: Mapping[int, Drawn] | None = None,
     ) -> Geometry:
         """Where the pixels of each output come from, given the (B, 2) sizes of the source images,
-        at least 1 pixel, and `PointMap.crops` where it needs objects. `errors` names the rows that
+        at least 1 pixel, and `PointMap.crops` where it takes them. `errors` names the rows that
         an operation cannot be applied to; never raises for these."""
         composition = Composition(sizes.astype(np.int64), self.padding_mode)
         for stream, op in self.ops:

@@ -86,20 +86,25 @@ class PointMap:
     objects: Objects | None = field(default=None, compare=False)
     """Of the source images, where a crop depends on them."""
     crops: Mapping[int, Drawn] = field(default_factory=dict, compare=False)
-    """By stream what operations that depend on objects have drawn."""
+    """By stream what operations that depend on objects or masks have drawn."""
 
     @classmethod
     def identity(
-        cls, sizes: npt.NDArray[Any], objects: Objects | None = None, *, traced: bool = False
+        cls,
+        sizes: npt.NDArray[Any],
+        objects: Objects | None = None,
+        *,
+        traced: bool = False,
+        crops: Mapping[int, Int64Array] | None = None,
     ) -> PointMap:
         """The map of images of these (B, 2) sizes (height, width) that nothing is done to; nothing
-        is clipped. `traced`: keep the steps of pixels too, for masks."""
+        is clipped. `traced`: keep the steps of pixels too, for masks. `crops`: that are known."""
         extent = sizes[:, ::-1].astype(np.float64)
         unmoved = _unmoved(extent)
         if not traced:
-            return cls(unmoved, objects=objects)
+            return cls(unmoved, objects=objects, crops=crops or {})
         table = np.concatenate([_still(extent), unmoved], axis=1)
-        return cls(table, ("grid", "move"), objects)
+        return cls(table, ("grid", "move"), objects, crops or {})
 
     def __len__(self) -> int:
         return len(self.table)

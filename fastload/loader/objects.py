@@ -128,9 +128,12 @@ def check_split(split: SplitRecipe, source: Source, sampler: Any) -> None:
                 f"of variable length (columns: {', '.join(source.columns)}). Leave it out, or give "
                 "boxes as a fastload.Ragged."
             )
+    looking = [op for plan in split.geometries for _, op in plan.all_ops]
+    if any(op.needs_masks for op in looking):
+        _check_looked(split, source)
     if split.around_masks is not None:
         _check_around_masks(split, source, has_boxes)
-    needing = [op for plan in split.geometries for _, op in plan.all_ops if op.needs_objects]
+    needing = [op for op in looking if op.needs_objects]
     for op in needing:
         if op.of_one_object:
             _check_one_object(op, source)
@@ -155,6 +158,23 @@ def check_split(split: SplitRecipe, source: Source, sampler: Any) -> None:
             f"transform: column {name!r} of {source.name} ({column.role}) goes with the images, "
             f"and {split.loses_points}, so that it is not known where it would be. Leave that out, "
             "or serve the samples from a torch Dataset that transforms both."
+        )
+
+
+def _check_looked(split: SplitRecipe, source: Source) -> None:
+    """Raise ConfigurationError if a crop depends on masks of classes, and there are none."""
+    masks = [name for name, column in source.images.items() if not column.kind.coloured]
+    if len(masks) != 1:
+        raise ConfigurationError(
+            f"transform: CropByClasses depends on a mask of classes, and {source.name} has "
+            f"{len(masks) or 'none'} (columns: {', '.join(source.columns)}). Give a source with "
+            "one, or a crop that does not depend on it."
+        )
+    first = [op for plan in split.geometries for _, op in plan.ops]
+    if any(op.needs_masks and op not in first for op in split.ops if isinstance(op, GeometryStep)):
+        raise ConfigurationError(
+            "transform: CropByClasses after two resizes, or a warp; put it after one resize at "
+            "most, and what else there is behind it."
         )
 
 

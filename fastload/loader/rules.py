@@ -130,7 +130,7 @@ def check_split(source: Source, split: SplitRecipe, given: Any, sampler: Any) ->
     """Raise ConfigurationError if the transform cannot be applied to all that is in a sample.
     `given`: what the source was opened from. `sampler`: that, or the batch sampler, of the
     user's."""
-    if split.drops_boxes or source.moved or split.needs_objects or split.composite.most > 1:
+    if split.drops_boxes or source.moved or split.looks_at or split.composite.most > 1:
         from fastload.loader import objects
 
         objects.check_split(split, source, sampler)

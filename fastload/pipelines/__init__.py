@@ -23,6 +23,7 @@ from fastload.pipelines.of_ibot import ibot
 from fastload.pipelines.of_ijepa import ijepa, ijepa_masks
 from fastload.pipelines.of_mae import mae
 from fastload.pipelines.of_mask2former import mask2former_instance, mask2former_panoptic
+from fastload.pipelines.of_mmsegmentation import mmsegmentation, mmsegmentation_batches
 from fastload.pipelines.of_moco_v3 import moco_v3
 from fastload.pipelines.of_open_clip import open_clip
 from fastload.pipelines.of_rfdetr import rfdetr, rfdetr_batches, rfdetr_eval
@@ -74,6 +75,8 @@ __all__ = [
     "mae",
     "mask2former_instance",
     "mask2former_panoptic",
+    "mmsegmentation",
+    "mmsegmentation_batches",
     "moco_v3",
     "open_clip",
     "rfdetr",

@@ -114,10 +114,10 @@ class RecipeBySource(Recipe):
                 f"that of {name!r} makes several images of a sample, or one of several",
                 "give it to create_loader as the transform of all",
             )
-        if plan.later is not None or plan.colour is not None or plan.needs_objects:
+        if plan.later is not None or plan.colour is not None or plan.takes_crops:
             _refuse(
                 f"that of {name!r} resamples twice, changes colours before it crops, or looks at "
-                "boxes",
+                "boxes or masks",
                 "give it to create_loader as the transform of all",
             )
         if plan.out_size is None:

@@ -14,7 +14,7 @@ it may run before the pixels are put together: to resample a blend is to blend w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -417,8 +417,10 @@ class Composite:
                 raise _refused(f"{second} before {op.describe()}, which does more than to mirror")
         if self.partner is not None:
             self._check_partner(path, where, plan)
-        if plan.needs_objects:
-            raise _refused(f"{name} beside a crop that depends on the boxes of one image")
+        if plan.takes_crops:
+            raise _refused(
+                f"{name} beside a crop that depends on the boxes or the mask of one image"
+            )
         if plan.out_size is None:
             raise _refused(
                 f"{name}, and images that come out in several sizes; add a crop after it"
@@ -551,10 +553,11 @@ class Composite:
         objects: Objects | None = None,
         *,
         traced: bool = False,
+        crops: Mapping[int, Int64Array] | None = None,
     ) -> PointMap:
         """Where points of the members, images of these (T, 2) sizes, are after all operations of
         `path`, see `SplitRecipe.points`."""
-        points = PointMap.identity(sizes, objects, traced=traced)
+        points = PointMap.identity(sizes, objects, traced=traced, crops=crops)
         placed = self.placed(members, sizes)
         if placed is not None and self.mosaic is not None:
             exact = self.mosaic[1].mask_interpolation == "nearest-exact"

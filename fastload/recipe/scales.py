@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 
 from fastload.draws import BoolArray, Draws, Float64Array, Int64Array
 from fastload.geometry import Fill, Interpolation, Padding, Resampling
-from fastload.geometry.boxes import fitting_sizes, pick, shortest_edges
+from fastload.geometry.boxes import fitting_sizes, pick, rescaled_sizes, shortest_edges
 from fastload.geometry.plan import Composition, MaskInterpolation
 from fastload.recipe import transforms as own
 from fastload.recipe.attributes import (
@@ -186,6 +186,27 @@ class ResizeShortestEdge(_RandomSize):
     def sizes(self, before: Int64Array, uniforms: Float64Array) -> Int64Array:
         picked = pick(uniforms, np.full(len(before), len(self.lengths)))
         return shortest_edges(before, np.array(self.lengths)[picked], self.max_size)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class RandomRescale(_RandomSize):
+    """See `fastload.recipe.transforms.RandomRescale`."""
+
+    transforms = (own.RandomRescale,)
+
+    sides: tuple[int, int]
+    ratios: tuple[float, float] = (0.5, 2.0)
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> RandomRescale:
+        return cls(
+            sides=transform.scale, ratios=transform.ratio, **cls.read_filter(transform, image)
+        )
+
+    def sizes(self, before: Int64Array, uniforms: Float64Array) -> Int64Array:
+        low, high = self.ratios
+        return rescaled_sizes(before, self.sides, low + uniforms * (high - low))
 
 
 @register

@@ -161,11 +161,11 @@ class SplitRecipe:
         return any(plan.colour is not None for plan in self.geometries)
 
     @property
-    def needs_objects(self) -> str:
-        """An operation that depends on the boxes of the objects in an image; empty: there is
-        none."""
-        ops = (op for plan in self.geometries for _, op in plan.all_ops if op.needs_objects)
-        return next((type(op).__name__ for op in ops), "")
+    def looks_at(self) -> str:
+        """An operation that depends on the boxes of the objects in an image, or on its mask of
+        classes; empty: there is none."""
+        ops = (op for plan in self.geometries for _, op in plan.all_ops)
+        return next((type(op).__name__ for op in ops if op.needs_objects or op.needs_masks), "")
 
     def steps(self, view: int, *, traced: bool = False) -> tuple[PointStep, ...]:
         """The steps of the map that `points` gives."""
@@ -182,13 +182,14 @@ class SplitRecipe:
         objects: Objects | None = None,
         *,
         traced: bool = False,
+        crops: Mapping[int, Int64Array] | None = None,
     ) -> PointMap:
         """Where points of the members of samples, source images of these (T, 2) sizes, are in a
         view as the trainer gets it. That includes operations that run later on the device, since
         their draws are known. `objects`: of the images, where an operation needs them. `traced`:
-        with the steps of pixels, too (`PointMap`)."""
+        with the steps of pixels, too (`PointMap`). `crops`: those that masks have chosen."""
         path = self.of(members.draws).view_steps[view]
-        return self.composite.points(path, members, sizes, objects, traced=traced)
+        return self.composite.points(path, members, sizes, objects, traced=traced, crops=crops)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torchvision.transforms.v2._utils import query_size
 
 from fastload.arguments import flag, integer
 from fastload.errors import ConfigurationError
-from fastload.geometry.boxes import fitting_sizes, shorter_sides, shortest_edges
+from fastload.geometry.boxes import fitting_sizes, rescaled_sizes, shorter_sides, shortest_edges
 from fastload.geometry.patches import patch_grids
 from fastload.render.hsv import adjust_hsv, numbers_of, shifts_of, tables_of
 
@@ -34,6 +34,7 @@ __all__ = [
     "Letterbox",
     "MixUp",
     "Mosaic",
+    "RandomRescale",
     "RandomResize",
     "RandomSizedBBoxSafeCrop",
     "ResizeOrCrop",
@@ -269,6 +270,45 @@ class ResizeScale(_OwnMaskFilter):
         factor = np.array([low + float(torch.rand((), dtype=torch.float64)) * (high - low)])
         sizes = np.array([query_size(flat_inputs)], dtype=np.int64)
         return {"size": fitting_sizes(sizes, self.size, factor)[0].tolist()}
+
+
+class RandomRescale(_OwnMaskFilter):
+    """Resizes so that the longer and the shorter side fit into two numbers times a ratio that is
+    drawn, aspect ratio kept: mmcv's RandomResize with `keep_ratio=True`.
+
+    The products are cut to whole pixels, halves of sides are rounded up. As mmcv does it by OpenCV,
+    images are interpolated between four pixels without antialiasing, and masks take the pixel that
+    INTER_NEAREST does.
+    """
+
+    def __init__(
+        self,
+        scale: tuple[int, int],
+        *,
+        ratio: tuple[float, float] = (0.5, 2.0),
+        interpolation: v2.InterpolationMode = v2.InterpolationMode.BILINEAR,
+        mask_interpolation: v2.InterpolationMode = v2.InterpolationMode.NEAREST,
+        antialias: bool = False,
+    ) -> None:
+        """
+        Args:
+            scale: most pixels of the longer and of the shorter side, in any order.
+            ratio: the least and the largest ratio.
+            interpolation: the filter that images are resized by.
+            mask_interpolation: that of masks.
+            antialias: widen the filter where an image is reduced.
+
+        Raises:
+            ConfigurationError: a side is below 1 pixel, or the ratios are not above 0 in order.
+        """
+        super().__init__(interpolation, mask_interpolation, antialias)
+        self.scale, self.ratio = _pair(self, scale), _factors(self, "ratio", ratio)
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        low, high = self.ratio
+        ratio = np.array([low + float(torch.rand((), dtype=torch.float64)) * (high - low)])
+        sizes = np.array([query_size(flat_inputs)], dtype=np.int64)
+        return {"size": rescaled_sizes(sizes, self.scale, ratio)[0].tolist()}
 
 
 class ResizeShortestEdge(_OwnMaskFilter):

@@ -1,0 +1,117 @@
+"""What a draw needs to know of a sample's mask: it is read before the geometry of the batch is
+resolved, and crops are chosen by what it would show of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fastload.decode.image import reader_of
+from fastload.draws import Draws, Int64Array
+from fastload.errors import DecodeError
+from fastload.files import DecodeSettings
+from fastload.geometry import GeometryPlan, View
+from fastload.recipe.crop_by_classes import CropByMask
+from fastload.render.host import render_row
+from fastload.sources.base import Source
+
+Crops = Mapping[int, Int64Array]
+"""By stream (B, 4) top, left, height, width, as of `PointMap.crops`."""
+
+
+@dataclass(frozen=True)
+class MaskLooks:
+    """Chooses crops by masks. Picklable; any thread may call it, several at once."""
+
+    source: Source
+    settings: DecodeSettings
+
+    def crops(self, plan: GeometryPlan, draws: Draws, sizes: Int64Array) -> dict[int, Int64Array]:
+        """Of the B images of these (B, 2) sizes, for each operation that depends on masks. A mask
+        that cannot be read has the first crop: making the batch finds the same fault."""
+        chosen: dict[int, Int64Array] = {}
+        for number, (stream, op) in enumerate(plan.ops):
+            if isinstance(op, CropByMask):
+                before = replace(
+                    plan, ops=plan.ops[:number], out_size=None, later=None, colour=None
+                )
+                here = replace(before, ops=plan.ops[: number + 1])
+                chosen[stream] = self._chosen((stream, op), before, here, draws, sizes, chosen)
+        return chosen
+
+    def _chosen(
+        self,
+        step: tuple[int, CropByMask],
+        before: GeometryPlan,
+        here: GeometryPlan,
+        draws: Draws,
+        sizes: Int64Array,
+        earlier: Crops,
+    ) -> Int64Array:
+        stream, op = step
+        extents = before.resolve(draws, sizes, earlier).out_sizes.astype(np.int64)
+        crops = op.tried(extents, draws, stream, 0)
+        masks = self._masks(draws, sizes)
+        rows = np.array(sorted(masks), dtype=np.int64)
+        for trial in range(op.trials):
+            again = [
+                row
+                for row, counts in self._seen(
+                    here, draws, sizes, {**earlier, stream: crops}, masks, rows
+                )
+                if not op.accepts(counts)
+            ]
+            if not again:
+                break
+            rows = np.array(again, dtype=np.int64)
+            crops[rows] = op.tried(extents[rows], draws.take(rows), stream, trial + 1)
+        return crops
+
+    def _masks(self, draws: Draws, sizes: Int64Array) -> dict[int, Any]:
+        """By row (H, W, 1) masks; none that cannot be read, or are of another size."""
+        (column,) = [one for one in self.source.images.values() if not one.kind.coloured]
+        reader, masks = reader_of(column, self.settings), {}
+        for row, index in enumerate(draws.indices.tolist()):
+            try:
+                mask = reader.pixels(index)
+            except DecodeError:
+                continue
+            if mask.shape[:2] == tuple(sizes[row]):
+                masks[row] = mask
+        return masks
+
+    @staticmethod
+    def _seen(
+        plan: GeometryPlan,
+        draws: Draws,
+        sizes: Int64Array,
+        crops: Crops,
+        masks: Mapping[int, Any],
+        rows: Int64Array,
+    ) -> list[tuple[int, Any]]:
+        """Of these rows, how often each of 256 classes is in the mask that the plan makes."""
+        own = {stream: one[rows] for stream, one in crops.items()}
+        geometry = plan.resolve(draws.take(rows), sizes[rows], own)
+        seen = []
+        for place, row in enumerate(rows.tolist()):
+            height, width = geometry.out_sizes[place].tolist()
+            out = np.empty((1, height, width, 1), dtype=np.uint8)
+            view = View(geometry, plan.mask_resampling, _OneRow(out, place))  # type: ignore[arg-type]
+            render_row(masks[row], place, view)
+            seen.append((row, np.bincount(out.reshape(-1), minlength=256)))
+        return seen
+
+
+@dataclass(frozen=True)
+class _OneRow:
+    """A row of a batch that has no others."""
+
+    pixels: Any
+    row: int
+
+    def __getitem__(self, row: int) -> Any:
+        assert row == self.row, "the others are not asked for"
+        return self.pixels[0]
