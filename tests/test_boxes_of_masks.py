@@ -245,6 +245,25 @@ def test_objects_are_pasted_into_jittered_images() -> None:
     assert pasted > 4
 
 
+@pytest.mark.parametrize("kind", ["polygons", "shapes", "runs"])
+def test_boxes_are_put_around_masks_in_the_views_that_ask_for_it(kind: str) -> None:
+    crop = FixedSizeCrop(40)
+    plain, around = ([crop, *last, v2.ToImage()] for last in ([], [BoxesOfMasks()]))
+    views = fastload.Views(v2.Compose(plain), v2.Compose(around))
+    with fastload.create_loader(source_of(kind), 3, transform=views, seed=1) as loader:
+        first, second = next(iter(loader))["boxes"]
+    whole = torch.tensor([2.0, 2, 62, 46])
+    spans = first.values[:, 2:] - first.values[:, :2]
+    assert torch.equal(first.values[:, 2:], torch.minimum(first.values[:, 2:], whole[2:]))
+    assert (spans.amax(dim=1) >= 38).all(), "the boxes as they were, cut off"
+    assert (second.values[:, 2:] - second.values[:, :2])[0, 0] <= 32, "the width of the star"
+
+
+def test_boxes_of_masks_is_refused_twice() -> None:
+    with pytest.raises(ConfigurationError, match="BoxesOfMasks comes more than once"):
+        batches(source_of("polygons"), BoxesOfMasks(5), v2.Resize(20), BoxesOfMasks(20))
+
+
 def test_boxes_of_masks_is_refused_without_masks() -> None:
     columns = dict(source_of("polygons").columns)
     shapes = columns.pop("shapes")
@@ -296,6 +315,10 @@ def test_a_padding_mask_has_a_name_of_its_own() -> None:
         batches(source_of("polygons"), PaddingMask("labels"))
     with pytest.raises(ConfigurationError, match="PaddingMask says how images are placed"):
         batches(source_of("polygons"), v2.RandomRotation(5), PaddingMask())
+    mixed = source_of("polygons")
+    sizes = v2.Compose([v2.ScaleJitter((40, 48)), v2.ToImage(), PaddingMask()])
+    with pytest.raises(ConfigurationError, match=r"PaddingMask \('padding_mask'\) is made in one"):
+        fastload.create_loader(mixed, 3, transform=sizes, collate_fn="torchvision")
     with pytest.raises(ConfigurationError, match="name of a column"):
         PaddingMask("")
     with pytest.raises(ConfigurationError, match="create_loader"):

@@ -3,6 +3,7 @@ drawn numbers: images, masks, boxes and points, on the backends."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -385,13 +386,14 @@ def outlined(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 
 def outlined_in(root: Path) -> Source:
-    columns = columns_of(root)
+    # A copy, so that the objects are the same whichever tests have run before.
+    columns, rng = columns_of(root), copy.deepcopy(RNG)
     masks, boxes, crowds = [], [], []
     for n, (height, width) in enumerate(SIZES):
         y, x = np.mgrid[:height, :width] + 0.5
         own = []
         for _ in range(1 + n % 4):
-            at = RNG.random(4)
+            at = rng.random(4)
             far = ((y / height - at[0]) / (0.1 + 0.3 * at[2])) ** 2
             far += ((x / width - at[1]) / (0.1 + 0.3 * at[3])) ** 2
             own.append((far < 1).astype(np.uint8))

@@ -52,12 +52,13 @@ class MovedColumns:
         self._polygons = next((n for n, c in source.instances.items() if c.kind is polygons), "")
         self._masks = MaskDrawer(threads, allocate) if source.drawn else None
         self._traced = bool(source.made) or self._masks is not None
-        self._around: Around | None = None
-        """Puts boxes around masks; None: they stay as they are."""
-        if recipe.around_masks is not None:
+        asked = [recipe.around_masks(view) for view in range(len(recipe.view_steps))]
+        self._around: list[Around | None] = [None for _ in asked]
+        """Of each view what puts boxes around masks; None: they stay as they are."""
+        if any(one is not None for one in asked):
             from fastload.backends.around import Around
 
-            self._around = Around(recipe.around_masks)
+            self._around = [None if one is None else Around(one) for one in asked]
         self._looks: MaskLooks | None = None
         """Chooses crops by masks of classes; None: no operation depends on these."""
         every = (op for plan in recipe.geometries for _, op in plan.all_ops)
@@ -133,9 +134,9 @@ class MovedColumns:
         bad: dict[int, str] = {}
         for view, points in enumerate(maps):
             of_view, kept = move_together(rows, kinds, points)
-            runs = None
-            if self._around is not None:
-                of_view, own, runs = self._fitted(self._around, of_view, points)
+            around, runs = self._around[view], None
+            if around is not None:
+                of_view, own, runs = self._fitted(around, of_view, points)
                 kept = own if kept is None else _also(kept, own)
                 runs = runs.emptied(lost)
             for name, own in of_view.items():
@@ -151,10 +152,10 @@ class MovedColumns:
             if self.paster is not None:
                 seen = self.paster.taken(draws, members, rows[self._boxes])
                 seen = (seen if kept is None else seen.only(kept)).emptied(lost)
-            if self._around is not None and runs is not None and runs.values.any():
+            if around is not None and runs is not None and runs.values.any():
                 drawn = of_view[self._source.drawn[0]].values
-                boxes = self._around.of_masks(of_view[self._boxes].values, drawn, runs.values)
-                own = ~runs.values | self._around.kept(boxes)
+                boxes = around.of_masks(of_view[self._boxes].values, drawn, runs.values)
+                own = ~runs.values | around.kept(boxes)
                 of_view = self._dropping(of_view, boxes, own)
                 seen = None if seen is None else seen.only(own)
             if self.paster is not None and seen is not None:

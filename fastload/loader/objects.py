@@ -131,7 +131,13 @@ def check_split(split: SplitRecipe, source: Source, sampler: Any) -> None:
     looking = [op for plan in split.geometries for _, op in plan.all_ops]
     if any(op.needs_masks for op in looking):
         _check_looked(split, source)
-    if split.around_masks is not None:
+    around = [[op for _, op in steps if op.around_masks is not None] for steps in split.view_steps]
+    if any(around):
+        if max(map(len, around)) > 1:
+            raise ConfigurationError(
+                "transform: BoxesOfMasks comes more than once. It looks at what all transforms "
+                "have left, wherever it stands; leave one."
+            )
         _check_around_masks(split, source, has_boxes)
     needing = [op for op in looking if op.needs_objects]
     for op in needing:
@@ -170,8 +176,11 @@ def _check_looked(split: SplitRecipe, source: Source) -> None:
             f"{len(masks) or 'none'} (columns: {', '.join(source.columns)}). Give a source with "
             "one, or a crop that does not depend on it."
         )
-    first = [op for plan in split.geometries for _, op in plan.ops]
-    if any(op.needs_masks and op not in first for op in split.ops if isinstance(op, GeometryStep)):
+    if any(
+        isinstance(op, GeometryStep) and op.needs_masks and stream not in dict(plan.ops)
+        for steps, plan in zip(split.view_steps, split.geometries, strict=True)
+        for stream, op in steps
+    ):
         raise ConfigurationError(
             "transform: CropByClasses after two resizes, or a warp; put it after one resize at "
             "most, and what else there is behind it."
@@ -249,6 +258,8 @@ def why_not_padded(source: Source, split: SplitRecipe) -> str:
     why = ""
     if source.drawn:
         why = f"masks of objects ({source.drawn[0]!r}) are drawn in one size"
+    elif padding := [n for n, c in source.made.items() if c.kind is kind_named("padding_mask")]:
+        why = f"PaddingMask ({padding[0]!r}) is made in one size"
     elif len(source.images) > 1:
         why = f"{source.name} has further images for each sample ({', '.join(source.images)})"
     for program in (*split.host_programs, *split.programs):

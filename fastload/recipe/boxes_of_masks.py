@@ -38,7 +38,8 @@ class BoxesOfMasks:
     def __call__(self, *inputs: Any) -> Any:
         raise ConfigurationError(
             "BoxesOfMasks works on the boxes and masks of a loader's source: give it to "
-            "create_loader(source, transform=...), and not to a data set."
+            "create_loader(source, transform=...) with transforms that fastload knows, which "
+            "loader.explain() lists, and not to a data set."
         )
 
     def __repr__(self) -> str:

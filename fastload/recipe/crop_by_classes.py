@@ -61,7 +61,8 @@ class CropByClasses:
     def __call__(self, *inputs: Any) -> Any:
         raise ConfigurationError(
             "CropByClasses looks at the masks of a loader's source: give it to "
-            "create_loader(source, transform=...), and not to a data set."
+            "create_loader(source, transform=...) with transforms that fastload knows, which "
+            "loader.explain() lists, and not to a data set."
         )
 
 

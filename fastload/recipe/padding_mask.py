@@ -12,7 +12,7 @@ from fastload.recipe.operation import ImageState, register
 
 class PaddingMask:
     """Adds a column to a batch, (B, H, W) bool: True where a pixel shows padding, and no part of
-    the image.
+    the image. Images must come out in one size.
 
     Anywhere in a Compose that a loader is given; called by itself it raises, as it does not see
     what the transforms before it did.

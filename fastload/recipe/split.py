@@ -145,10 +145,10 @@ class SplitRecipe:
         """Whether an operation drops boxes."""
         return any(op.drops_boxes for op in self.ops)
 
-    @property
-    def around_masks(self) -> float | None:
-        """What an operation asks for (`Operation.around_masks`)."""
-        return next((op.around_masks for op in self.ops if op.around_masks is not None), None)
+    def around_masks(self, view: int) -> float | None:
+        """What an operation of a view asks for (`Operation.around_masks`)."""
+        every = (op.around_masks for _, op in self.view_steps[view])
+        return next((asked for asked in every if asked is not None), None)
 
     @property
     def resamples_again(self) -> bool:
