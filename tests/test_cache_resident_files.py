@@ -345,3 +345,11 @@ def test_a_folder_that_cannot_be_made(folder: Path, tmp_path: Path) -> None:
         pytest.raises(CacheError, match="directory: .* cannot be made"),
     ):
         next(iter(loader))
+
+
+def test_a_file_of_points_that_is_something_else(make: Make, tmp_path: Path) -> None:
+    """The error names the option of this backend; `turbojpeg` has another one."""
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "points.seek").write_bytes(b"no index" * 99)
+    with pytest.raises(CacheError, match=r"^directory: .*points\.seek.* no seek index.* Remove it"):
+        next(iter(make()))

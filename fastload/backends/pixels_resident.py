@@ -17,7 +17,7 @@ from fastload.backends.pixels_planned import PlannedPixels, require_device
 from fastload.backends.rows import Buffers
 from fastload.cache.resident_files import ResidentImages, about_bytes, require_memory
 from fastload.draws import Draws
-from fastload.errors import counted
+from fastload.errors import CacheError, ConfigurationError, counted
 from fastload.native.pool import Pending
 from fastload.render.jpeg_share import DeviceShare
 
@@ -41,10 +41,17 @@ class ResidentPixels(PlannedPixels):
         """Reads all images. `show`: say how far it is.
 
         Raises:
-            CacheError: the memory of the device does not hold them.
+            CacheError: the memory of the device does not hold them; the seek index can be neither
+                read nor made.
         """
         share = DeviceShare(fixed=True, asked=_OPTION, instead=_INSTEAD)
-        super().__init__(*parts, device=device, share=share, **how)
+        try:
+            super().__init__(*parts, device=device, share=share, **how)
+        except ConfigurationError as error:  # of the seek index, which is in the cache's folder
+            raise CacheError(
+                f"directory: the file of points {how['seek_index']} cannot be used: "
+                f"{error.__cause__}. Remove it, or name a folder that can be written."
+            ) from error
         ((self._name, self._column),) = self._source.encoded.items()
         assert self._core.index is not None
         try:

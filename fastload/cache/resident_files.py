@@ -4,7 +4,6 @@ is decoded from them. The host keeps the headers, and where the threads of the d
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -52,10 +51,9 @@ class ResidentImages:
         self.native: _core.ResidentImages = load().ResidentImages(count)
         self.headers = [b""] * count
         """Of those that are resident: what a file has before its entropy-coded data."""
-        self.left = Counter[Left]()
-        """How many are not resident, by the reason."""
+        self._prepared = np.zeros(count, np.bool_)
+        """Which are resident at first."""
         self._parts = list[torch.Tensor]()
-        self._bytes_of_headers = 0
 
     @property
     def nbytes(self) -> int:
@@ -65,13 +63,13 @@ class ResidentImages:
     @property
     def host_nbytes(self) -> int:
         """Bytes of the host's memory."""
-        return self.native.nbytes + self._bytes_of_headers
+        return self.native.nbytes + sum(map(len, self.headers))
 
     @property
     def count(self) -> int:
         """Images that were resident at first; those that the device has refused since are among
         them."""
-        return len(self.headers) - self.left.total()
+        return int(self._prepared.sum())
 
     @classmethod
     def load(
@@ -133,16 +131,15 @@ class ResidentImages:
         self, index: SeekIndex, settings: DecodeSettings, rows: Int64Array, files: list[Any]
     ) -> tuple[npt.NDArray[np.uint8], Int64Array, Int64Array]:
         """What is to be copied of these images: all of it, of each its number, and where it
-        begins."""
+        begins. Threads may prepare other images meanwhile."""
         arrays = [np.frombuffer(data, np.uint8) for data in files]
         data, ends, headers, left = self.native.prepare(
             int(rows[0]), arrays, index.native, settings.max_pixels, settings.exif_orientation
         )
-        self.left.update(Left(reason) for reason in left.tolist() if reason != Left.NONE)
         good = np.flatnonzero(left == Left.NONE)
+        self._prepared[rows[good]] = True
         for at in good.tolist():
-            header = self.headers[int(rows[at])] = bytes(arrays[at][: headers[at]])
-            self._bytes_of_headers += len(header)
+            self.headers[int(rows[at])] = bytes(arrays[at][: headers[at]])
         begins = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
         return data, rows[good], begins[good]
 
