@@ -221,6 +221,19 @@ def test_what_takes_long_is_listed_so(
     assert len(asked) > 3 if not more else True
 
 
+def test_no_request_begins_after_a_name_that_no_key_has(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ "." and ".." are names between others, which obstore refuses."""
+    server.page = 50
+    for number in range(300):
+        server.objects[f"bucket/d/-({number:03}).jpg"] = b"%d" % number
+    right = stores.remote_entries("s3://bucket/d")
+    monkeypatch.setattr(objects, "_SOON", 0.0)
+    monkeypatch.setattr(wide, "PAGE", 50)
+    assert same(stores.remote_entries("s3://bucket/d"), right)
+
+
 def test_one_request_after_the_other_where_that_is_soon_over(many: ObjectServer) -> None:
     stores.remote_entries("s3://bucket/d")
     assert not any("start-after" in path for _, path, _ in many.requests)

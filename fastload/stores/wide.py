@@ -185,6 +185,7 @@ def places(after: str, end: str | None, characters: Sequence[str], most: int) ->
         names = {
             after[:common] + _name_above(number, after[common:], characters) for number in evenly
         }
+    names -= {".", ".."}  # no keys, which clients refuse to begin after
     return sorted(name for name in names if name > after and (end is None or name < end))
 
 
