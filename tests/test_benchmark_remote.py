@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import select
 import time
@@ -13,9 +15,11 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.remote import __main__ as remote_benchmark
 from benchmarks.remote import contestants
 from benchmarks.remote.contestants import BATCH, SIZE, Contestant, Row, Setting
 from benchmarks.remote.late import Proxy
+from fastload.tools.measure.rounds import Entry, Work
 from tests.objectserver import ObjectServer
 from tests.waiting import LIMIT
 
@@ -42,6 +46,31 @@ def test_of_what_is_fetched_the_first_epoch_alone_is_measured(
     # Two batches of warm-up at most, so that there is something left to measure.
     measured = contestant.round(0.2, 0.2)["samples"]
     assert measured == BATCH if remote else measured > 3 * BATCH
+
+
+class Runs:
+    """The second round of it ends with Ctrl-C, and so does closing it."""
+
+    rounds = 0
+
+    def run(self, seconds: float) -> Work:
+        self.rounds += 1
+        if self.rounds == 3:
+            raise KeyboardInterrupt
+        return Work(5, 1.0)
+
+    def close(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_what_was_measured_before_ctrl_c_is_shown_and_written(tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    given = argparse.Namespace(rounds=4, seconds=0.1, images=1, latency=0.0, only=[""], json=path)
+    found = remote_benchmark.taken([Entry("x", "m", {}, Runs)], given)
+    assert [len(row.rounds) for row in found.measurements] == [1]
+    written = json.loads(path.read_text())
+    assert [len(row["rounds"]) for row in written["measurements"]] == [1]
+    assert found.complete is written["complete"] is False
 
 
 @pytest.mark.skipif(not hasattr(select, "epoll"), reason="the benchmark is for Linux")

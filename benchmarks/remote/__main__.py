@@ -56,7 +56,7 @@ from fastload.tools.measure.results import (
     to_json,
     write_text,
 )
-from fastload.tools.measure.rounds import Entry, Work, measure
+from fastload.tools.measure.rounds import Entry, Measured, Work, measure
 from fastload.tools.measure.statistics import Verdict, judge
 from fastload.tools.measure.table import metric, milliseconds, number, print_fitting, spread
 
@@ -134,16 +134,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(130) from None
     for verdict in verdicts:
         console.print(str(verdict), soft_wrap=True)
+    _save(given, found, verdicts)
+
+
+def _save(given: argparse.Namespace, found: Measured, verdicts: Sequence[Verdict] = ()) -> None:
     if given.json is not None:
         asked = ("images", "latency", "rounds", "seconds", "only")
         settings = {key: getattr(given, key) for key in asked}
-        results = new_results("remote", settings, found, verdicts=verdicts)
+        rows = found.measurements
+        results = new_results("remote", settings, rows, complete=found.complete, verdicts=verdicts)
         write_text(given.json, to_json(results))
+
+
+def taken(entries: Sequence[Entry], given: argparse.Namespace) -> Measured:
+    """What is measured in rounds; each is written at once. To close the contestants takes some
+    seconds each, and a second Ctrl-C meanwhile loses nothing."""
+    rows: dict[str, Measurement] = {}
+
+    def keep(row: Measurement) -> None:
+        rows[row.contestant] = row
+        _save(given, Measured(tuple(rows.values()), False))
+
+    try:
+        return measure(
+            entries, rounds=given.rounds, seconds=given.seconds, warmup_seconds=0.0, on_row=keep
+        )
+    except KeyboardInterrupt:
+        return Measured(tuple(rows.values()), False)
 
 
 def _measured(
     given: argparse.Namespace, rows: list[Row], stack: ExitStack, console: Console
-) -> tuple[tuple[Measurement, ...], list[Verdict]]:
+) -> tuple[Measured, list[Verdict]]:
     from tests.servers import NotHere, certificates, nginx, put, seaweedfs
 
     work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fastload-remote-")))
@@ -196,7 +218,7 @@ def _measured(
         )
         for row in rows
     ]
-    found = measure(entries, rounds=given.rounds, seconds=given.seconds, warmup_seconds=0.0)
+    found = taken(entries, given)
     spent = {}
     for row in rows if found.complete else ():  # after Ctrl-C what there is, and at once
         if row.remote and row.needs == "fastload" and not row.kept:
@@ -207,8 +229,10 @@ def _measured(
             spent[row.name] = proxy.passed()["bytes"] / (total / given.images * count)
             runner.close()
     by_name = {row.contestant: row for row in found.measurements}
-    print_fitting(console, [_cells(row, spent) for row in found.measurements])
-    return found.measurements, list(bars(rows, by_name, spent))
+    rows = [row for row in rows if row.name in by_name]
+    if rows:
+        print_fitting(console, [_cells(row, spent) for row in found.measurements])
+    return found, list(bars(rows, by_name, spent))
 
 
 def _say_most(data: Path, url: str, servers: Servers, console: Console) -> None:
