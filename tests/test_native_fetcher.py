@@ -95,8 +95,8 @@ class Said:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("sanitizer", ["", "thread", "address,undefined"])
 def test_stress(sanitizer: str, tmp_path: Path) -> None:
-    """Threads that ask, take, drop and close at once, from a server with faults; forks, where no
-    sanitizer is, as these do not know threads in a child."""
+    """Threads that ask, take, drop and close at once, from a server with faults; libcurl without
+    memory for its handle; forks, where no sanitizer is, as these do not know threads in a child."""
     if shutil.which("cmake") is None or shutil.which("g++") is None:
         pytest.skip("building needs cmake and g++: apt-get install cmake g++ libjpeg-dev")
     root = Path(__file__).parents[1]
@@ -107,7 +107,8 @@ def test_stress(sanitizer: str, tmp_path: Path) -> None:
     make = ["cmake", "--build", str(tmp_path), "--target", "stress_fetch", "--parallel", "2"]
     subprocess.run(make, check=True, capture_output=True)
     program = tmp_path / "tests" / "native" / "stress_fetch"
-    for mode, number in (("threads", "10"), *([] if sanitizer else [("fork", "100")])):
+    modes = [("threads", "10"), ("handles", "20"), *([] if sanitizer else [("fork", "100")])]
+    for mode, number in modes:
         done = subprocess.run(
             [program, mode, number], capture_output=True, text=True, timeout=LIMIT
         )

@@ -364,17 +364,17 @@ void Fetcher::State::run() noexcept {
 #endif
     double idle_since = now();
     for (;;) {
-        bool busy = false;
+        bool busy = false, failed = false;
         try {
             busy = work();
         } catch (const std::exception&) {  // of the standard library, for want of memory
-            busy = true;
+            failed = true;
             fail_all();
         }
         const double at = now();
         if (busy) idle_since = at;
         const std::lock_guard<std::mutex> lock(mutex);
-        if (stop || (wanted.empty() && sent.empty() && at - idle_since >= kIdle)) {
+        if (stop || (wanted.empty() && sent.empty() && (failed || at - idle_since >= kIdle))) {
             if (stop) {
                 wanted.clear();
                 while (!sent.empty()) finish(sent.begin()->first, kCurlOk, false);

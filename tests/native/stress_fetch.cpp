@@ -3,6 +3,7 @@
 //
 //     stress_fetch threads SECONDS
 //     stress_fetch fork CHILDREN
+//     stress_fetch handles TIMES    (libcurl has no memory for its handle)
 //
 // Every body is checked: byte i of /N/K is (i + K) % 251, N bytes in all. Exit status 0 if all was
 // right, and 3 where there is no libcurl. For sanitizers see CMakeLists.txt here.
@@ -24,6 +25,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "curl.hpp"
 #include "fetcher.hpp"
 
 namespace {
@@ -188,14 +190,42 @@ void forks(const std::string& url, int children) {
     busy.join();
 }
 
+// While libcurl gives no handle each request is answered so, and the thread ends.
+void handles(const std::string& url, int times) {
+    auto* library = const_cast<Curl*>(curl_library());  // of an object that is not const
+    const auto init = library->multi_init;
+    Fetcher fetcher(FetchSettings{});
+    std::mt19937 random(3);
+    for (int time = 0; time < times; ++time) {
+        library->multi_init = [] { return static_cast<CurlMulti*>(nullptr); };
+        const auto fetch = std::make_shared<Fetch>();
+        fetcher.ask(fetch, {{0, url + "9/0", 0, -1}, {1, url + "9/1", 0, -1}});
+        std::vector<Answer> answers;
+        for (int waits = 0; answers.size() < 2 && waits < 6000; ++waits)
+            for (Answer& one : fetch->take(1, 0.01)) answers.push_back(std::move(one));
+        if (answers.size() != 2) fail("an answer is missing");
+        for (const Answer& one : answers)
+            if (one.code != kCurlOutOfMemory || one.sound) fail("another answer");
+        for (int waits = 0; fetcher.running() && waits < 6000; ++waits)
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        if (fetcher.running()) fail("the thread tries for ever");
+        fetcher.drop(fetch);
+        library->multi_init = init;
+        ask_once(fetcher, url, random, true);
+        fetcher.close(60.0);  // the handle goes with it
+    }
+}
+
 }  // namespace
 
 int main(int count, char** words) {
-    if (count != 3) fail("stress_fetch threads SECONDS | fork CHILDREN");
+    if (count != 3) fail("stress_fetch threads SECONDS | fork CHILDREN | handles TIMES");
     if (!Fetcher::available()) return 3;
     const std::string url = start_server();
     if (std::strcmp(words[1], "fork") == 0)
         forks(url, std::atoi(words[2]));
+    else if (std::strcmp(words[1], "handles") == 0)
+        handles(url, std::atoi(words[2]));
     else
         threads(url, std::atoi(words[2]));
     std::fflush(stdout);
