@@ -9,7 +9,7 @@ import os
 import re
 import ssl
 import threading
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload import stores
 from fastload.errors import CancelledReadError
-from fastload.stores import aws, base, objects, s3_signatures, transfers
+from fastload.stores import aws, base, objects, s3_signatures, signatures, transfers
 from fastload.stores.base import ChangedError, Range, StoreError
 from fastload.stores.reads import Reads
 from fastload.stores.s3_signatures import Signer
@@ -347,6 +347,52 @@ def test_who_fetches_from_azure_and_google(
         assert urls[0].startswith(wanted)
         assert "libcurl/" in store.by_whom()
         assert KEY not in urls[0]
+
+
+@pytest.mark.parametrize("kind", ["AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_ACCOUNT_KEY"])
+def test_what_gives_access_to_azure_is_renewed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of S3: read again from the environment."""
+    for name in [name for name in os.environ if name.startswith("AZURE")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    old, new = ("bm9uZQ==", "b3RoZXI=") if "KEY" in kind else ("sv=1&sig=old", "sv=1&sig=new")
+    monkeypatch.setenv(kind, old)
+    monkeypatch.setattr(signatures, "datetime", Noon)
+    stores.forget()
+    store, _ = stores.store_of("az://box")
+    assert isinstance(store, objects.ObjectStore)
+    before = store.urls(["x"])
+    monkeypatch.setenv(kind, new)
+    assert store.urls(["x"]) == before
+    monkeypatch.setattr(objects, "_RENEWED_AFTER", 0.0)
+    assert store.renewed(store.client)
+    renewed = store.urls(["x"])
+    assert renewed is not None
+    assert renewed != before
+    if "SAS" in kind:
+        assert renewed[0].endswith("?sv=1&sig=new")
+
+
+def test_a_host_with_a_name_of_its_own_has_the_signatures_of_its_account(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(signatures, "datetime", Noon)
+    valid = timedelta(minutes=15)
+    found = {
+        signatures.BlobSignatures(f"https://{host}/box/", "account", KEY)
+        .of(["a b"], valid)[0]
+        .partition("?")[2]
+        for host in ("account.blob.core.windows.net", "data.example.org", "127.0.0.1:1/account")
+    }
+    assert len(found) == 1
+
+
+class Noon(datetime):
+    """A clock that stands."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Noon:
+        return cls(2026, 11, 30, 12, tzinfo=tz)
 
 
 def test_another_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,9 +233,10 @@ class ObjectStore(Store):
     def _read_all(self, requests: Sequence[Range]) -> list[Data]:
         if self._transfers is not None and requests:
             self._check_process()
+            client = self._store  # before they are signed: another thread may replace it
             urls = self.urls([request.name for request in requests])
             if urls is not None:
-                return self._transfers.read(requests, urls)
+                return self._transfers.read(requests, urls, client)
         return super()._read_all(requests)
 
     # -- Single requests, by obstore ---------------------------------------------------------------
@@ -248,6 +249,10 @@ class ObjectStore(Store):
             changed = self.url.startswith("s3") and self._of_files != aws.settings()
             if self._store is used and (old or changed):
                 self._store, self._made = self._opened(), time.monotonic()
+                if self.url.startswith(("az", "abfs")):  # it has the key or token itself
+                    now = Addresses(self.url, self._client, self._opened)
+                    if self._addresses is not None and not now.why_not:
+                        self._addresses = now
             return None if self._store is used else self._store
 
     def _read(self, name: str, start: int, length: int | None) -> Piece:
@@ -303,8 +308,9 @@ class ObjectStore(Store):
                 lambda one: wide.part_of(one, page_after), asked, lambda _: folder or "its top"
             )
 
-        endpoints = [os.environ.get(name, "") for name in _ENDPOINTS]
-        listed = wide.listed(all_of, "\n".join([self.url, folder, *endpoints]))
+        where = [os.environ.get(name, "") for name in _ENDPOINTS]
+        where += ["" if self._addresses is None else self._addresses.top]
+        listed = wide.listed(all_of, "\n".join([self.url, folder, *where]))
         return self._all(self._listed, [folder])[0] if listed is None else listed
 
     def _page(self, folder: str, after: str, most: int) -> wide.Page | None:

@@ -34,8 +34,10 @@ class BlobSignatures:
         except binascii.Error as error:
             raise ValueError("the key is not in base64") from error
         place = urlsplit(top)
-        # The path of an emulator begins with the account, which is not in its host.
-        named = (place.hostname or "").partition(".")[0] == account
+        # The path of an emulator begins with the account, which is not in its host; nor is it where
+        # a host has a name of its own.
+        host = (place.hostname or "").partition(".")[0]
+        named = host == account or not place.path.startswith(f"/{account}/")
         self._top, self._place = (
             top,
             f"/blob/{account}{place.path}" if named else f"/blob{place.path}",

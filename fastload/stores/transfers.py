@@ -141,16 +141,17 @@ class Transfers:
         )
         weakref.finalize(self, self._fetcher.close, _LAST_WAIT)
 
-    def read(self, requests: Sequence[Range], urls: Sequence[str]) -> list[Data]:
+    def read(self, requests: Sequence[Range], urls: Sequence[str], client: object) -> list[Data]:
         """The bytes of each. Raises as `Store.read`.
 
         Args:
             urls: of their objects, as `Owner.urls` gave them.
+            client: `Owner.client` before that.
         """
         reads = current()
         reads.check()
         contents: list[Data] = [b""] * len(requests)
-        call = _Call(self._core.Fetch(), requests, self._owner.client, until_last_attempt())
+        call = _Call(self._core.Fetch(), requests, client, until_last_attempt())
         try:
             self._ask(call, [*call.left], [urls[number] for number in call.left])
             while call.left:
@@ -296,13 +297,14 @@ class Transfers:
             if patience is not None and seconds > patience and flight.may_ask_twice():
                 due.append(number)
         if due:
+            client = self._owner.client
             urls = self._owner.urls([call.requests[number].name for number in due])
             assert urls is not None, "they were given for all of them before"
             for number in due:
                 row = call.row(number)
                 row.twice = not row.again_at
                 row.under_way = 1 + row.twice
-                row.again_at, row.client = 0.0, self._owner.client
+                row.again_at, row.client = 0.0, client
             self._ask(call, due, urls)
 
 
