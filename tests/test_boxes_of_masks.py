@@ -308,6 +308,13 @@ def test_the_padding_mask_is_where_the_fill_is(backend: str, last: bool, tmp_pat
     assert padded > 2
 
 
+def test_what_a_crop_leaves_is_all_that_is_no_padding() -> None:
+    steps = [v2.CenterCrop(20), v2.Pad((3, 5, 1, 2), fill=7), v2.RandomVerticalFlip(1.0)]
+    (batch,) = batches(source_of("polygons"), *steps, PaddingMask())
+    assert torch.equal(batch["padding_mask"], (batch["image"] == 7).all(dim=1))
+    assert int((~batch["padding_mask"][0]).sum()) == 20 * 20
+
+
 def test_a_padding_mask_has_a_name_of_its_own() -> None:
     (batch,) = batches(source_of("polygons"), v2.Resize(20), PaddingMask("outside"))
     assert not batch["outside"].any()

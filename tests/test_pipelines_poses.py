@@ -17,6 +17,7 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload import pipelines
+from fastload.backends.turbojpeg import TurboJpegOptions
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, SourceError
 from fastload.pipelines.normalised import MEAN, STD
@@ -124,6 +125,62 @@ def test_samples_of_objects_resume(coco: Path) -> None:
         everything = by_label(loader)
     assert sorted(everything) == [100 + number for number in POSES]
     assert_resumes_equal(create, everything)
+
+
+def test_ranks_and_mixes_have_the_same_samples(coco: Path) -> None:
+    transform = pipelines.hrnet((24, 32), upper_body_ids=(0, 1, 2))
+
+    def served(data: Any, **given: Any) -> dict[int, Any]:
+        with fastload.create_loader(data, 2, transform=transform, seed=4, **given) as loader:
+            return {
+                int(name): (points, image)
+                for batch in loader
+                for name, points, image in zip(
+                    batch["ids"], batch["keypoints"], batch["image"], strict=True
+                )
+            }
+
+    whole = served(poses(coco))
+    ranks = [served(poses(coco), shuffle=True, shard=fastload.Shard(n, 2)) for n in range(2)]
+    assert ranks[0].keys() | ranks[1].keys() == whole.keys()
+    for found in (*ranks, served(fastload.mix({"first": poses(coco)}))):
+        for name, parts in found.items():
+            assert all(torch.equal(a, b) for a, b in zip(parts, whole[name], strict=True))
+    both = fastload.mix({"one": poses(coco), "other": poses(coco)})
+    assert served(both).keys() == whole.keys()
+
+
+def test_images_without_objects_are_no_samples() -> None:
+    boxes: list[list[list[float]]]
+    boxes = [[], [[1.0, 1, 5, 6], [2.0, 2, 9, 9]], [], [[3.0, 3, 9, 9]]]
+    points = [np.full((len(one), 2, 3), 2.0) for one in boxes]
+    data: dict[str, Any] = {
+        "image": np.stack([photo(20, 30, seed=number) for number in range(4)]),
+        "boxes": fastload.Ragged.of([np.array(one).reshape(-1, 4) for one in boxes]),
+        "keypoints": fastload.Ragged.of(points),
+        "tag": np.arange(4),
+    }
+    for samples in ("objects", "poses"):
+        opened = fastload.open_source(data, samples=samples)  # type: ignore[arg-type]
+        with fastload.create_loader(opened, 3, transform=v2.ToImage()) as loader:
+            (batch,) = loader
+        assert batch["tag"].tolist() == [1, 1, 3]
+        assert batch["boxes"].tolist() == [one for image in boxes for one in image]
+        pixels = torch.from_numpy(data["image"][[1, 1, 3]]).permute(0, 3, 1, 2)
+        assert torch.equal(batch["image"], pixels)
+
+
+def test_objects_of_images_that_are_turned_are_refused(coco: Path) -> None:
+    """It is not known whether boxes are of the picture before or after that."""
+    options = TurboJpegOptions(exif_orientation=True)
+    with pytest.raises(ConfigurationError, match="'boxes', 'keypoints'.* before or after that"):
+        fastload.create_loader(
+            poses(coco),
+            2,
+            transform=pipelines.hrnet_eval(),
+            backend="turbojpeg",
+            options=options,
+        )
 
 
 @pytest.mark.parametrize(

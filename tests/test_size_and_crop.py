@@ -16,6 +16,7 @@ from torchvision.transforms import InterpolationMode, v2
 import fastload
 from fastload import pipelines
 from fastload.backends.cache import CacheOptions
+from fastload.backends.turbojpeg import TurboJpegOptions
 from fastload.errors import ConfigurationError
 from fastload.recipe.size_and_crop import SizeAndCrop
 from tests.images import photo
@@ -103,13 +104,30 @@ def test_a_cache_holds_none_of_them(folder: Path, tmp_path: Path, order: Any) ->
         batch_of(folder, *steps, SizeAndCrop(), backend="cache", options=small)
 
 
+def test_objects_that_are_dropped_on_the_way_change_no_place() -> None:
+    """A map of points goes on with another step where boxes are dropped."""
+    arrays = {
+        "image": np.zeros((2, 60, 80, 3), np.uint8),
+        "boxes": fastload.Ragged.of([[[0.0, 0, 70, 50], [1.0, 1, 2, 2]], [[9.0, 9, 60, 40]]]),
+    }
+    steps = [v2.Resize((30, 40)), v2.CenterCrop(20), v2.RandomHorizontalFlip(1.0)]
+    for place in range(4):
+        chain = [*steps[:place], fastload.DropObjects(min_size=4), *steps[place:], SizeAndCrop()]
+        transform = v2.Compose([*chain, v2.ToImage()])
+        with fastload.create_loader(arrays, 2, transform=transform) as loader:
+            batch = next(iter(loader))
+        assert batch["boxes"].lengths.tolist() == [1, 1]
+        assert batch["crop_top_lefts"].tolist() == [[5, 10]] * 2
+        assert batch["original_sizes"].tolist() == [[60, 80]] * 2
+
+
 def test_images_turned_by_their_tag_have_upright_sizes(tmp_path: Path) -> None:
     tag = Image.Exif()
     tag[0x0112] = 6
     (tmp_path / "a").mkdir()
     Image.fromarray(photo(40, 90)).save(tmp_path / "a" / "0.jpg", exif=tag)
     transform = v2.Compose([v2.Resize((8, 8)), v2.ToImage(), SizeAndCrop()])
-    options = fastload.backends.turbojpeg.TurboJpegOptions(exif_orientation=True)
+    options = TurboJpegOptions(exif_orientation=True)
     with fastload.create_loader(
         tmp_path, 1, transform=transform, backend="turbojpeg", options=options
     ) as loader:
