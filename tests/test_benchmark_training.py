@@ -10,6 +10,8 @@ import pytest
 from PIL import Image
 
 from benchmarks.pipelines.training import (
+    FEWEST,
+    LEAST,
     ORIGINAL,
     OURS,
     SIDES,
@@ -18,6 +20,7 @@ from benchmarks.pipelines.training import (
     curve,
     gathered,
     judged,
+    main,
     p_of_permutations,
     trained,
 )
@@ -54,6 +57,17 @@ def test_curves_agree_where_they_come_from_one_distribution() -> None:
     bent = Agreement.of(wanted, found + np.linspace(-1, 1, 10))
     assert not bent.passed
     assert bent.p_of_curve < 0.02
+
+
+def test_so_few_seeds_that_no_curves_can_differ_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for seeds in (FEWEST - 1, FEWEST):
+        apart = Agreement.of(np.zeros((seeds, 10)), np.ones((seeds, 10)))
+        assert (apart.p < LEAST) == (seeds >= FEWEST)
+    with pytest.raises(SystemExit):
+        main(["--seeds", str(FEWEST - 1), "yolo"])
+    assert "--seeds: 4 cannot show that curves differ; give 5 or more" in capsys.readouterr().err
 
 
 def test_a_curve_has_the_means_of_tenths() -> None:

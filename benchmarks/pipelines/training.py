@@ -34,6 +34,9 @@ from fastload.tools.measure.results import describe_machine, write_text
 
 LEAST = 0.025
 TENTHS = 10
+FEWEST = 5
+"""Seeds. The least p of n runs of each of two sides is 2 / C(2 n, n): 0.029 of four, above LEAST,
+so that no curves would differ; 0.008 of five."""
 SIDES = ORIGINAL, OURS, WRONG = "original", "fastload", "wrong"
 
 Curve = npt.NDArray[np.float64]
@@ -139,6 +142,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     yolo.add_argument("--epochs", type=int, default=2, help="(default: %(default)s)")
     yolo.add_argument("--batch", type=int, default=8, help="(default: %(default)s)")
     given = parser.parse_args(arguments)
+    if given.only is None and given.seeds < FEWEST:
+        parser.error(
+            f"--seeds: {given.seeds} cannot show that curves differ; give {FEWEST} or more, or "
+            "--only to train without a verdict"
+        )
     torch.set_num_threads(1)
     if given.kind == "dino":
         from benchmarks.pipelines import training_dino
