@@ -19,7 +19,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload import pipelines
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, DecodeError
 from fastload.geometry.boxes import rescaled_sizes
 from fastload.recipe.crop_by_classes import CropByClasses
 from fastload.recipe.photometric_bytes import DistortBytes, PhotometricDistortionOfBytes
@@ -111,6 +111,24 @@ def test_where_masks_are_looked_at(folder: Path, steps: Any, words: str | None) 
         return
     with pytest.raises(ConfigurationError, match=words):
         fastload.create_loader(folder, 3, transform=transform)
+
+
+@pytest.mark.parametrize("size", [None, (9, 9)])
+def test_masks_that_do_not_fit_are_named(size: Any, tmp_path: Path) -> None:
+    """None: it is no image."""
+    for part in ("images", "masks"):
+        (tmp_path / part).mkdir()
+        for number in range(2):
+            data = png(a_mask((40, 60), number))
+            (tmp_path / part / f"{number}.png").write_bytes(data)
+    bad = b"broken" if size is None else png(a_mask(size, 0))
+    (tmp_path / "masks" / "1.png").write_bytes(bad)
+    transform = v2.Compose([CropByClasses(CROP), FixedSizeCrop(CROP), v2.ToImage()])
+    with (
+        fastload.create_loader(tmp_path, 2, transform=transform, backend="turbojpeg") as loader,
+        pytest.raises(DecodeError, match=r"1\.png"),
+    ):
+        next(iter(loader))
 
 
 def test_crops_by_classes_are_refused_without_masks() -> None:

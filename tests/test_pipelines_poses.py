@@ -108,6 +108,19 @@ def test_poses_are_no_crowds_and_have_a_labelled_point(coco: Path) -> None:
     assert len({opened.source.fingerprint, objects.fingerprint}) == 2
 
 
+def test_poses_have_an_area() -> None:
+    data = {
+        "image": np.zeros((1, 8, 8, 3), np.uint8),
+        "boxes": fastload.Ragged.of([[[0.0, 0, 4, 4], [1.0, 1, 4, 4]]]),
+        "area": fastload.Ragged.of([[0.0, 9.0]]),
+        "keypoints": fastload.Ragged.of([np.ones((2, 1, 3))]),
+    }
+    opened = fastload.open_source(data, samples="poses")
+    assert any("1 object without area" in note for note in opened.notes)
+    with fastload.create_loader(opened, 1, transform=v2.ToImage()) as loader:
+        assert [batch["boxes"].tolist() for batch in loader] == [[[1, 1, 4, 4]]]
+
+
 def test_samples_of_objects_resume(coco: Path) -> None:
     def create() -> Any:
         return fastload.create_loader(
