@@ -167,19 +167,22 @@ def test_images_without_objects_are_no_samples() -> None:
     boxes: list[list[list[float]]]
     boxes = [[], [[1.0, 1, 5, 6], [2.0, 2, 9, 9]], [], [[3.0, 3, 9, 9]]]
     points = [np.full((len(one), 2, 3), 2.0) for one in boxes]
+    points[1][0, :, 2] = 0  # no pose
     data: dict[str, Any] = {
         "image": np.stack([photo(20, 30, seed=number) for number in range(4)]),
         "boxes": fastload.Ragged.of([np.array(one).reshape(-1, 4) for one in boxes]),
         "keypoints": fastload.Ragged.of(points),
         "tag": np.arange(4),
     }
-    for samples in ("objects", "poses"):
-        opened = fastload.open_source(data, samples=samples)  # type: ignore[arg-type]
+    every = [one for image in boxes for one in image]
+    cases: list[Any] = [("objects", [1, 1, 3], every), ("poses", [1, 3], every[1:])]
+    for samples, images, wanted in cases:
+        opened = fastload.open_source(data, samples=samples)
         with fastload.create_loader(opened, 3, transform=v2.ToImage()) as loader:
             (batch,) = loader
-        assert batch["tag"].tolist() == [1, 1, 3]
-        assert batch["boxes"].tolist() == [one for image in boxes for one in image]
-        pixels = torch.from_numpy(data["image"][[1, 1, 3]]).permute(0, 3, 1, 2)
+        assert batch["tag"].tolist() == images
+        assert batch["boxes"].tolist() == wanted
+        pixels = torch.from_numpy(data["image"][images]).permute(0, 3, 1, 2)
         assert torch.equal(batch["image"], pixels)
 
 
