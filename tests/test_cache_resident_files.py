@@ -353,3 +353,18 @@ def test_a_file_of_points_that_is_something_else(make: Make, tmp_path: Path) -> 
     (tmp_path / "kept" / "points.seek").write_bytes(b"no index" * 99)
     with pytest.raises(CacheError, match=r"^directory: .*points\.seek.* no seek index.* Remove it"):
         next(iter(make()))
+
+
+def test_images_that_are_refused_after_a_batch_of_them_was_started(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has their headers alone, and they are resident no more when it is planned: their files are
+    read after all."""
+    wanted, kind = batches(make(by_host=True)), native.load().ResidentImages
+    monkeypatch.setattr(kind, "place", lambda images, number, address: None)
+    monkeypatch.setattr(kind, "resident", lambda images, numbers: np.ones(len(numbers), np.uint8))
+    loader = make()
+    assert_same(batches(loader), wanted)
+    on_device = loader.stats().on_device
+    assert on_device is not None
+    assert on_device.images == 0
