@@ -192,6 +192,18 @@ def test_colours_are_opencvs(fused: bool) -> None:
         PhotometricDistortionOfBytes()(1)
 
 
+def test_a_loader_distorts_by_the_same_arithmetic() -> None:
+    """The native core does it there, before batches are copied."""
+    pixels = np.random.default_rng(1).integers(0, 256, (64, 20, 30, 3), dtype=np.uint8)
+    transform = v2.Compose([v2.ToImage(), PhotometricDistortionOfBytes()])
+    with fastload.create_loader({"image": pixels}, 64, transform=transform, seed=3) as loader:
+        (batch,) = loader
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    with mock.patch("fastload.render.fused.active", return_value=False):
+        wanted = DistortBytes().apply(images, Draws(3, 0, np.arange(64)), 0)
+    assert torch.equal(batch["image"], wanted)
+
+
 def test_half_of_the_distortions_are_left_out() -> None:
     numbers = DistortBytes().numbers(Draws(0, 0, np.arange(4_000)), 0)
     there = ~np.isnan(numbers)

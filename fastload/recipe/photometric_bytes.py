@@ -20,9 +20,6 @@ from fastload.render.steps import KINDS, NUMBERS, ColourSteps, Steps
 
 _STEPS = ("linear", "linear", "hsv", "hsv", "linear")
 """Brightness, contrast, saturation, hue, and contrast where it comes last."""
-_DOWN = 0.5 - 2.0**-10
-"""What is taken away from a product so that rounding it cuts it to a whole number: of multiples of
-256ths of a byte exactly."""
 
 
 class PhotometricDistortionOfBytes:
@@ -123,8 +120,7 @@ class DistortBytes(PixelOperation):
         kinds = np.where(there, [KINDS.index(one) for one in _STEPS], -1).astype(np.int32)
         numbers = np.zeros((*found.shape, NUMBERS), dtype=np.float32)
         numbers[:, 0, 0], numbers[:, 0, 1] = 1.0, np.floor(given[:, 0])
-        for place in (1, 4):
-            numbers[:, place, 0], numbers[:, place, 1] = given[:, place], -_DOWN
+        numbers[:, [1, 4], 0] = given[:, [1, 4]]  # "linear" cuts to whole numbers
         numbers[:, 2:4, :3] = 1.0
         numbers[:, 2, 1], numbers[:, 3, 3] = given[:, 2], given[:, 3] % 180.0
         return [ColourSteps(kinds, numbers)]
