@@ -326,7 +326,8 @@ def test_an_image_that_is_refused_is_made_again(
     assert found.refused > 0
     assert found.images > 0
     assert loader.stats().decoded["refused"] == found.refused
-    assert loader.stats().decoded["noted"] == GOOD + 1 + found.refused  # b/4.jpg is noted, too
+    # b/4.jpg is noted, too. Two batches that are made at once may both note an image again.
+    assert GOOD + 1 < loader.stats().decoded["noted"] <= GOOD + 1 + 2 * found.refused
     assert f"{found.refused} refused and made again" in loader.explain()
 
 
