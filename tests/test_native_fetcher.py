@@ -70,7 +70,7 @@ class Said:
         self._answers = answers
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/x"
         self.asked = list[bytes]()
-        self._thread = threading.Thread(target=self._serve)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
@@ -86,8 +86,9 @@ class Said:
     def __enter__(self) -> Said:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._thread.join(LIMIT)
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is None:
+            self._thread.join(LIMIT)
         self._listening.close()
 
 
@@ -194,7 +195,10 @@ def test_what_a_server_may_say(
 def test_redirects(made: Callable[..., Any]) -> None:
     """To the place that is named, ten at the most, and to no other protocol."""
     with Said(WHOLE + b"\r\nabcd") as there:
-        moved = b"HTTP/1.1 307 Moved\r\nETag: old\r\nContent-Length: 0\r\nLocation: %s\r\n\r\n"
+        moved = (
+            b"HTTP/1.1 307 Moved\r\nConnection: close\r\nETag: old\r\nContent-Length: 0\r\n"
+            b"Location: %s\r\n\r\n"
+        )
         with Said(moved % there.url.encode()) as here:
             (answer,) = fetched(made(), here.url, [(1, 2)]).values()
             assert answer.other_part, "there all of it came"
