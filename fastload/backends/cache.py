@@ -91,9 +91,10 @@ class CacheOptions(BackendOptions):
     otherwise files."""
     compressed: bool = field(default=False, kw_only=True)
     """With storage="device": keep JPEGs as they are in the GPU's memory, and decode each batch
-    there (`docs/gpu-decode.md`). The samples are those of the files. No cache of pixels is built;
-    what is noted of the files is kept in `directory`, as `points.seek`, or else where the seek
-    index of `turbojpeg` is."""
+    there (`docs/gpu-decode.md`). The samples are those of the files as they were when they were
+    read, for the first batch: a file that is replaced after that goes unnoticed until another
+    loader is made. No cache of pixels is built; what is noted of the files is kept in `directory`,
+    as `points.seek`, or else where the seek index of `turbojpeg` is."""
     fill: Fill = "first"
     """When a cache that is not there is built: before the first batch, or while batches are decoded
     from the files, by a process of low priority; `backend="auto"` then decides whether it is worth
