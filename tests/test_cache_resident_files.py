@@ -22,14 +22,14 @@ from fastload.cache import resident_files
 from fastload.errors import BackendUnavailableError, CacheError, ConfigurationError, DecodeError
 from fastload.render import jpegs_on_device
 from fastload.render.jpegs_on_device import MEMORY, ON_HOST, ChunkArguments, DeviceDecoder
-from tests import images
+from tests import images, mixed_jpegs
+from tests.mixed_jpegs import GOOD, assert_same, batches
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
 
 CROP = v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip()])
-RESIDENT, AHEAD = 6, 8
-"""Images of the folder that a device can decode; of batches that are made before they are asked
-for."""
+AHEAD = 8
+"""Images of batches that are made before they are asked for."""
 CROP_BYTES, IS_RESIDENT = 560, 90
 """Size of a `Crop` (batch.cuh), and where `is_resident` is in it."""
 
@@ -41,26 +41,7 @@ def on_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Classes of photographs, and of what cannot be resident."""
-    photo = images.photo
-    files = {
-        "a/0.jpg": images.jpeg(photo(150, 210, seed=1)),
-        "a/1.jpg": images.jpeg(photo(180, 160, seed=2), subsampling="4:4:4"),
-        "a/2.jpg": images.jpeg(photo(170, 220, seed=3), subsampling="4:2:2", quality=95),
-        "a/3.jpg": images.jpeg(photo(160, 200, seed=4), restart_marker_rows=1),
-        "b/0.jpg": images.jpeg(photo(200, 150, seed=5, channels=1)),
-        "b/1.jpg": images.jpeg(photo(150, 190, seed=6), progressive=True),
-        "b/2.jpg": images.jpeg(photo(40, 56, seed=7)),
-        "b/3.jpg": images.cmyk_jpeg(photo(150, 190, seed=8)),
-        "b/4.jpg": images.jpeg(photo(200, 260, seed=10), orientation=6),
-        "b/5.png": images.png(photo(60, 70, seed=9)),
-    }
-    root = tmp_path / "mixed"
-    for name, data in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return root
+    return mixed_jpegs.write(tmp_path / "mixed")
 
 
 Make = Callable[..., fastload.Loader]
@@ -89,17 +70,6 @@ def make(folder: Path, tmp_path: Path) -> Iterator[Make]:
         one.close()
 
 
-def batches(loader: Any, epochs: int = 1) -> list[list[torch.Tensor]]:
-    return [[part.clone() for part in batch] for _ in range(epochs) for batch in loader]
-
-
-def assert_same(found: Any, wanted: Any) -> None:
-    assert len(found) == len(wanted)
-    for one, other in zip(found, wanted, strict=True):
-        for a, b in zip(one, other, strict=True):
-            assert torch.equal(a, b)
-
-
 def test_the_samples_are_those_of_the_host(make: Make, folder: Path) -> None:
     """From the first epoch on, with nothing read from files that are resident: they may go."""
     wanted = batches(make(by_host=True), 3)
@@ -110,7 +80,7 @@ def test_the_samples_are_those_of_the_host(make: Make, folder: Path) -> None:
     assert_same([*found, *batches(loader, 2)], wanted)
     on_device = loader.stats().on_device
     assert on_device is not None
-    assert 3 * RESIDENT <= on_device.images <= 3 * RESIDENT + AHEAD
+    assert 3 * GOOD <= on_device.images <= 3 * GOOD + AHEAD
     assert on_device.refused == 0
     assert on_device.left["no JPEG of one scan with 1 or 3 components"] >= 3 * 3
     assert on_device.left["not in the seek index yet, or too small for it"] >= 3
@@ -165,7 +135,7 @@ def test_data_on_the_device_that_are_not_what_they_were(
     assert on_device is not None
     assert on_device.refused == 1
     assert 1 <= len(of_batch) <= 4
-    assert loader.stats().decoded["noted"] == RESIDENT + 1
+    assert loader.stats().decoded["noted"] == GOOD + 1
     assert "1 refused and made again" in loader.explain()
 
 

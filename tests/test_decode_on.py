@@ -30,7 +30,8 @@ from fastload.render import jpegs_on_device
 from fastload.render.jpeg_share import DeviceShare
 from fastload.render.jpegs_on_device import ON_HOST, ChunkArguments
 from fastload.render.pending_jpegs import PendingJpegs
-from tests import images
+from tests import images, mixed_jpegs
+from tests.mixed_jpegs import GOOD, assert_same, batches
 from tests.simulated_gpu import GPU, LazyGpu
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
@@ -46,8 +47,6 @@ NORMALISED = v2.Compose(
     ]
 )
 WHOLE = v2.Compose([v2.Resize(40), v2.CenterCrop((48, 36)), v2.Pad(2)])
-GOOD = 6
-"""Photographs of the folder whose points can be noted."""
 
 
 @pytest.fixture(autouse=True)
@@ -57,26 +56,7 @@ def on_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Classes of photographs, and of all that is left to the CPU."""
-    root = tmp_path_factory.mktemp("mixed")
-    photo = images.photo
-    files = {
-        "a/0.jpg": images.jpeg(photo(150, 210, seed=1)),
-        "a/1.jpg": images.jpeg(photo(180, 160, seed=2), subsampling="4:4:4"),
-        "a/2.jpg": images.jpeg(photo(170, 220, seed=3), subsampling="4:2:2", quality=95),
-        "a/3.jpg": images.jpeg(photo(160, 200, seed=4), restart_marker_rows=1),
-        "b/0.jpg": images.jpeg(photo(200, 150, seed=5, channels=1)),
-        "b/1.jpg": images.jpeg(photo(150, 190, seed=6), progressive=True),
-        "b/2.jpg": images.jpeg(photo(40, 56, seed=7)),
-        "b/3.jpg": images.cmyk_jpeg(photo(150, 190, seed=8)),
-        "b/4.jpg": images.jpeg(photo(160, 190, seed=10), orientation=6),
-    }
-    for name, data in files.items():
-        path = root / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(data)
-    (root / "b" / "5.png").write_bytes(images.png(photo(60, 70, seed=9)))
-    return root
+    return mixed_jpegs.write(tmp_path_factory.mktemp("mixed"))
 
 
 Make = Callable[..., fastload.Loader]
@@ -111,18 +91,6 @@ def make(folder: Path, tmp_path: Path) -> Iterator[Make]:
     yield loader
     for one in made:
         one.close()
-
-
-def batches(loader: Any, epochs: int = 1) -> list[list[torch.Tensor]]:
-    return [[part.clone() for part in batch] for _ in range(epochs) for batch in loader]
-
-
-def assert_same(found: Any, wanted: Any) -> None:
-    assert len(found) == len(wanted)
-    for one, other in zip(found, wanted, strict=True):
-        for a, b in zip(one, other, strict=True):
-            assert a.dtype == b.dtype
-            assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize(
