@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -43,8 +43,11 @@ def dataset(setting: Setting, images: str = "train") -> Any:
 
 
 def theirs(setting: Setting, images: str = "train") -> DataLoader[Any]:
-    """As `main.py` has it."""
-    data, (_, misc) = dataset(setting, images), original(setting.originals)
+    return batches(setting, dataset(setting, images), original(setting.originals)[1])
+
+
+def batches(setting: Setting, data: Any, misc: Any) -> DataLoader[Any]:
+    """As `main.py` has it, here and in RF-DETR. `misc`: the module of its collate function."""
     order = RandomSampler(data) if setting.shuffle else SequentialSampler(data)
     return DataLoader(
         data,
@@ -54,12 +57,12 @@ def theirs(setting: Setting, images: str = "train") -> DataLoader[Any]:
     )
 
 
-def ours(setting: Setting, transform: Any = None) -> fastload.Loader:
+def ours(setting: Setting, transform: Any) -> fastload.Loader:
     return fastload.create_loader(
         setting.data,
         setting.batch_size,
         split="train",
-        transform=transform or pipelines.detr(),
+        transform=transform,
         collate_fn="detr",
         shuffle=setting.shuffle,
         drop_last=setting.shuffle,
@@ -95,34 +98,33 @@ def numbers(_: Fed, draws: Draws, size: tuple[int, int]) -> Numbers:
     yield last
 
 
-def same(setting: Setting) -> list[Judgement]:
-    data = dataset(setting)
+def same(dataset: Callable[..., Any], transform: Any, setting: Setting) -> list[Judgement]:
+    found = _in_order(setting, transform)
+    return objects.compared(
+        _of_theirs(dataset(setting)), islice(found, _FEW), numbers, sizes_of(setting.data), _SEED
+    )
 
+
+def same_eval(dataset: Callable[..., Any], transform: Any, setting: Setting) -> list[Judgement]:
+    found, given = _in_order(setting, transform), (objects.choices, sizes_of(setting.data), _SEED)
+    return objects.compared(_of_theirs(dataset(setting, "val")), found, *given, exact=True)
+
+
+def _in_order(setting: Setting, transform: Any) -> Iterator[Sample]:
+    with ours(setting, transform) as loader:
+        for batch in loader:
+            yield from of_ours(batch)
+
+
+def _of_theirs(data: Any) -> Callable[[int], Sample]:
     def of_index(index: int) -> Sample:
         image, target = data[index]
         return sample(image, target, 1)
 
-    with ours(setting) as loader:
-        found: Iterator[Sample] = (one for batch in loader for one in of_ours(batch))
-        return objects.compared(
-            of_index, islice(found, _FEW), numbers, sizes_of(setting.data), _SEED
-        )
+    return of_index
 
 
-def same_eval(setting: Setting) -> list[Judgement]:
-    data = dataset(setting, "val")
-
-    def of_index(index: int) -> Sample:
-        image, target = data[index]
-        return sample(image, target, 1)
-
-    with ours(setting, pipelines.detr_eval()) as loader:
-        found = (one for batch in loader for one in of_ours(batch))
-        given = objects.choices, sizes_of(setting.data), _SEED
-        return objects.compared(of_index, found, *given, exact=True)
-
-
-def sides(images: str, transform: Any) -> tuple[Side, Side]:
+def sides(theirs: Callable[..., Any], images: str, transform: Any) -> tuple[Side, Side]:
     return (
         Side(partial(theirs, images=images), objects.numbers(of_theirs), objects.tiles(of_theirs)),
         Side(partial(ours, transform=transform), objects.numbers(of_ours), objects.tiles(of_ours)),
@@ -133,20 +135,20 @@ PIPELINES = (
     Pipeline(
         "detr",
         "detr",
-        *sides("train", pipelines.detr()),
+        *sides(theirs, "train", pipelines.detr()),
         batch_size=4,
         bar=2.5,
         data=coco_of,
-        same=same,
+        same=partial(same, dataset, pipelines.detr()),
     ),
     Pipeline(
         "detr_eval",
         "detr",
-        *sides("val", pipelines.detr_eval()),
+        *sides(theirs, "val", pipelines.detr_eval()),
         batch_size=4,
         bar=None,
         exact=True,
         data=partial(coco_of, beyond=True),
-        same=same_eval,
+        same=partial(same_eval, dataset, pipelines.detr_eval()),
     ),
 )

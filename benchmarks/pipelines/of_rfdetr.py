@@ -6,9 +6,7 @@ from __future__ import annotations
 import ast
 import random
 import sys
-from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,17 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn import functional
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader
 
-import fastload
-from benchmarks.pipelines import objects
 from benchmarks.pipelines.fed import fed
-from benchmarks.pipelines.objects import Sample, coco_of, sizes_of
-from benchmarks.pipelines.of_detr import numbers, of_ours, of_theirs, sample
-from benchmarks.pipelines.pipeline import Judgement, Pipeline, Setting, Side
+from benchmarks.pipelines.objects import coco_of
+from benchmarks.pipelines.of_detr import batches, same, same_eval, sides
+from benchmarks.pipelines.pipeline import Judgement, Pipeline, Setting
 from fastload import pipelines
 
-_FEW, _SEED = 64, 3
+_SEED = 3
 _BASE = {"expanded_scales": True, "patch_size": 14, "num_windows": 4}
 """What `RFDETRBaseConfig` and `TrainConfig` give its `make_coco_transforms_square_div_64`."""
 
@@ -54,56 +50,7 @@ def dataset(setting: Setting, images: str = "train") -> Any:
 
 
 def theirs(setting: Setting, images: str = "train") -> DataLoader[Any]:
-    """As `main.py` has it."""
-    data, (_, misc) = dataset(setting, images), original(setting.originals)
-    order = RandomSampler(data) if setting.shuffle else SequentialSampler(data)
-    return DataLoader(
-        data,
-        batch_sampler=BatchSampler(order, setting.batch_size, drop_last=True),
-        collate_fn=misc.collate_fn,
-        num_workers=setting.workers,
-    )
-
-
-def ours(setting: Setting, transform: Any = None) -> fastload.Loader:
-    return fastload.create_loader(
-        setting.data,
-        setting.batch_size,
-        split="train",
-        transform=transform or pipelines.rfdetr(),
-        collate_fn="detr",
-        shuffle=setting.shuffle,
-        drop_last=setting.shuffle,
-        num_workers=max(1, setting.workers),
-        seed=_SEED,
-    )
-
-
-def same(setting: Setting) -> list[Judgement]:
-    data = dataset(setting)
-
-    def of_index(index: int) -> Sample:
-        image, target = data[index]
-        return sample(image, target, 1)
-
-    with ours(setting) as loader:
-        found: Iterator[Sample] = (one for batch in loader for one in of_ours(batch))
-        return objects.compared(
-            of_index, islice(found, _FEW), numbers, sizes_of(setting.data), _SEED
-        )
-
-
-def same_eval(setting: Setting) -> list[Judgement]:
-    data = dataset(setting, "val")
-
-    def of_index(index: int) -> Sample:
-        image, target = data[index]
-        return sample(image, target, 1)
-
-    with ours(setting, pipelines.rfdetr_eval()) as loader:
-        found = (one for batch in loader for one in of_ours(batch))
-        given = objects.choices, sizes_of(setting.data), _SEED
-        return objects.compared(of_index, found, *given, exact=True)
+    return batches(setting, dataset(setting, images), original(setting.originals)[1])
 
 
 def step_of_sizes(originals: Path) -> Any:
@@ -170,27 +117,20 @@ def drawn_sizes(ours: Any) -> list[Judgement]:
     return [Judgement("p of 11,000 sizes, drawn evenly", least, 1e-3, True)]
 
 
-def sides(images: str, transform: Any) -> tuple[Side, Side]:
-    return (
-        Side(partial(theirs, images=images), objects.numbers(of_theirs), objects.tiles(of_theirs)),
-        Side(partial(ours, transform=transform), objects.numbers(of_ours), objects.tiles(of_ours)),
-    )
-
-
 PIPELINES = (
     Pipeline(
         "rfdetr",
         "rfdetr",
-        *sides("train", pipelines.rfdetr()),
+        *sides(theirs, "train", pipelines.rfdetr()),
         batch_size=4,
         bar=2.5,
         data=coco_of,
-        same=same,
+        same=partial(same, dataset, pipelines.rfdetr()),
     ),
     Pipeline(
         "rfdetr_batches",
         "rfdetr",
-        *sides("train", pipelines.rfdetr()),
+        *sides(theirs, "train", pipelines.rfdetr()),
         batch_size=4,
         bar=None,
         exact=True,
@@ -200,11 +140,11 @@ PIPELINES = (
     Pipeline(
         "rfdetr_eval",
         "rfdetr",
-        *sides("val", pipelines.rfdetr_eval()),
+        *sides(theirs, "val", pipelines.rfdetr_eval()),
         batch_size=4,
         bar=None,
         exact=True,
         data=partial(coco_of, beyond=True),
-        same=same_eval,
+        same=partial(same_eval, dataset, pipelines.rfdetr_eval()),
     ),
 )
