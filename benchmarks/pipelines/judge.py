@@ -16,15 +16,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from benchmarks.pipelines.pipeline import (
-    MEAN_APART,
-    MOST_APART,
-    Judgement,
-    Numbers,
-    Pipeline,
-    Setting,
-    Side,
-)
+from benchmarks.pipelines.pipeline import Judgement, Numbers, Pipeline, Setting, Side, pixels_near
 from fastload.recipe import Recipe
 
 LEAST = 1e-3
@@ -92,11 +84,7 @@ def pixels_apart(pipeline: Pipeline, setting: Setting) -> list[Judgement]:
         for theirs, ours in zip(*tiles, strict=True):
             apart = np.abs(theirs.astype(int) - ours)
             most, total, count = max(most, int(apart.max())), total + float(apart.mean()), count + 1
-    mean = total / count
-    return [
-        Judgement("largest difference of a pixel, of 255", float(most), MOST_APART, False),
-        Judgement(f"mean difference over {count} images, of 255", mean, MEAN_APART, False),
-    ]
+    return pixels_near(most, total / count, f"over {count} images")
 
 
 def p_of(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:

@@ -18,7 +18,7 @@ from benchmarks.inputs import photographs
 from benchmarks.pipelines.classes import numbers_of
 from benchmarks.pipelines.fed import Fed, fed
 from benchmarks.pipelines.fed import Numbers as Given
-from benchmarks.pipelines.pipeline import MEAN_APART, MOST_APART, Judgement, Numbers, Tile
+from benchmarks.pipelines.pipeline import Judgement, Numbers, Tile, pixels_near
 from fastload.draws import Draws
 
 LONGEST = 640
@@ -203,11 +203,10 @@ def compared(
     if masked:
         of_masks = "part of the worst image's masks that differs"
         judged.append(Judgement(of_masks, covers, bounds[1], False))
+    if exact:
+        return [*judged, *pixels_near(most, apart)]
     mean = "mean difference of the worst image, of 255"
-    if not exact:
-        return [*judged, Judgement(mean, apart, PIXELS, False)]
-    largest = Judgement("largest difference of a pixel, of 255", round(most, 3), MOST_APART, False)
-    return [*judged, Judgement(mean, apart, MEAN_APART, False), largest]
+    return [*judged, Judgement(mean, apart, PIXELS, False)]
 
 
 def choices(_: Fed, draws: Draws, size: tuple[int, int]) -> Given:

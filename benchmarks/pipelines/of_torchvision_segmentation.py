@@ -20,14 +20,13 @@ from benchmarks.pipelines.classes import numbers_of, plain, tiles_of
 from benchmarks.pipelines.fed import fed
 from benchmarks.pipelines.originals import module
 from benchmarks.pipelines.pipeline import (
-    MEAN_APART,
-    MOST_APART,
     Judgement,
     Numbers,
     Pipeline,
     Setting,
     Side,
     Tile,
+    pixels_near,
 )
 from fastload import pipelines
 from fastload.draws import Draws
@@ -178,8 +177,7 @@ def masks_apart(wanted: Iterable[Any], ours: Iterable[Any], scale: Any = 1) -> l
     print(f"part of the worst mask that differs: {masked:.4g}")
     return [
         Judgement(f"of {count}, of other sizes", float(other), 0.0, False),
-        Judgement("largest difference of a pixel, of 255", round(most, 3), MOST_APART, False),
-        Judgement("mean difference of the worst image, of 255", mean, MEAN_APART, False),
+        *pixels_near(most, mean),
         Judgement("pixels of masks that differ, but on borders of two", elsewhere, 0.0, False),
     ]
 

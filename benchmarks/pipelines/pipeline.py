@@ -14,7 +14,7 @@ from benchmarks.inputs import photographs
 
 Numbers = Mapping[str, npt.NDArray[np.float64]]
 """By what they say, such as "mean of red": one number of each sample, or of each object."""
-MOST_APART, MEAN_APART = 2.0, 0.2
+_MOST_APART, _MEAN_APART = 2.0, 0.2
 """Of 255, where nothing is random: docs/guarantees.md. Tiles are rounded, which adds up to 1."""
 Tile = npt.NDArray[np.uint8]
 """(H, W, 3): what a sample looks like, all of its views side by side."""
@@ -62,6 +62,16 @@ class Judgement:
     @property
     def passed(self) -> bool:
         return self.found >= self.bound if self.at_least else self.found <= self.bound
+
+
+def pixels_near(most: float, mean: float, which: str = "of the worst image") -> list[Judgement]:
+    """Where nothing is random: whether the largest difference of a pixel and the mean difference of
+    `which` are within what docs/guarantees.md says."""
+    largest = "largest difference of a pixel, of 255"
+    return [
+        Judgement(largest, round(float(most), 3), _MOST_APART, False),
+        Judgement(f"mean difference {which}, of 255", mean, _MEAN_APART, False),
+    ]
 
 
 def folder_of_classes(source: Path, work: Path, least: int) -> Path:

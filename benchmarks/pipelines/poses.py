@@ -19,7 +19,7 @@ from benchmarks.pipelines.classes import numbers_of
 from benchmarks.pipelines.fed import Fed, fed
 from benchmarks.pipelines.fed import Numbers as Given
 from benchmarks.pipelines.objects import coco_of
-from benchmarks.pipelines.pipeline import MEAN_APART, MOST_APART, Judgement, Numbers, Tile
+from benchmarks.pipelines.pipeline import Judgement, Numbers, Tile, pixels_near
 from fastload.draws import Draws
 from fastload.pipelines.normalised import MEAN, STD
 from fastload.recipe.top_down import standard_normal
@@ -233,16 +233,14 @@ def compared(
         maps = max(maps, float(away.sort().values[-2]))
         other += int((sample.weight - wanted.weight).abs().max() > 0)
     which = f"of {count}" if few is None else f"of {count} with the same random numbers"
-    mean = "mean difference of the worst image, of 255"
     judged = [
-        Judgement(f"{which}, with other points", other, 0.0, False),
+        Judgement(f"{which}, with other points", float(other), 0.0, False),
         Judgement("keypoints apart, in pixels", places, PLACES, False),
     ]
     if few is None:
-        largest = Judgement("largest difference of a pixel, of 255", most, MOST_APART, False)
-        return [*judged, Judgement(mean, apart, MEAN_APART, False), largest]
+        return [*judged, *pixels_near(most, apart)]
     return [
         *judged,
         Judgement("maps apart, but for one a sample, of 1", maps, MAPS, False),
-        Judgement(mean, apart, PIXELS, False),
+        Judgement("mean difference of the worst image, of 255", apart, PIXELS, False),
     ]
