@@ -248,8 +248,9 @@ def test_all_views_of_a_pipeline(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--pipeline", "dinov"], "there are .*Did you mean dinov2"),
-        (["--pipeline", "torchvision_classification_mixing"], "for whole batches"),
-        (["--pipeline", "ijepa_masks"], "for whole batches"),
+        (["--pipeline", "torchvision_classification_mixing"], "for batch_transform= of"),
+        (["--pipeline", "ijepa_masks"], "for batch_transform= of create_loader"),
+        (["--pipeline", "ffcv_sizes"], "for order= of create_loader"),
         (["--pipeline", "dinov2", "--transform", "a.py:b"], "give one of the two"),
         (["--pipeline-option", "a=1"], "it is for --pipeline"),
         (["--pipeline", "dinov2", "--pipeline-option", "crops=1"], "no argument 'crops'"),

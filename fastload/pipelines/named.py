@@ -11,10 +11,12 @@ from torchvision.transforms import v2
 from fastload import pipelines
 from fastload.errors import ConfigurationError, did_you_mean
 from fastload.recipe.views import Views
+from fastload.sampler.scales import Progressive
 
 
 def transforms() -> dict[str, Callable[..., Any]]:
-    """By name, the pipelines that are a `transform`; others are for whole batches."""
+    """By name, the pipelines that are a `transform`; others are a `batch_transform` or an
+    `order`."""
     every = {name: getattr(pipelines, name) for name in pipelines.__all__}
     return {
         name: function
@@ -40,8 +42,9 @@ def transform_named(
     if name not in known:
         batches = ""
         if name in pipelines.__all__:
-            of = "sizes of epochs" if name.endswith("_sizes") else "whole batches"
-            batches = f" It is for {of}."
+            returned = get_type_hints(getattr(pipelines, name))["return"]
+            argument = "order" if returned is Progressive else "batch_transform"
+            batches = f" It is for {argument}= of create_loader."
         near = did_you_mean(name, known)
         raise ConfigurationError(
             f"{setting} {name!r}: there are {', '.join(sorted(known))}.{batches or near}"
