@@ -204,6 +204,34 @@ def test_a_loader_distorts_by_the_same_arithmetic() -> None:
     assert torch.equal(batch["image"], wanted)
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"brightness_delta": -1}, "brightness_delta: must be a number from 0 to 255"),
+        ({"brightness_delta": math.nan}, "brightness_delta: must be"),
+        ({"contrast_range": (1.5, 0.5)}, r"contrast_range: must be \(low, high\)"),
+        ({"contrast_range": (0.5, 1.0, 1.5)}, "contrast_range: must be"),
+        ({"saturation_range": (-0.5, 1.5)}, "saturation_range: must be"),
+        ({"saturation_range": (0.5, math.inf)}, "saturation_range: must be"),
+        ({"hue_delta": 18.5}, "hue_delta: must be an int"),
+        ({"hue_delta": -1}, "hue_delta: must be an int"),
+    ],
+)
+def test_distortions_that_are_none_are_refused(given: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        PhotometricDistortionOfBytes(**given)
+
+
+def test_brightness_is_not_cut_to_whole_numbers() -> None:
+    transform = v2.Compose([v2.ToImage(), PhotometricDistortionOfBytes(0.5, hue_delta=0)])
+    pixels = np.full((1, 4, 4, 3), 100, np.uint8)
+    with fastload.create_loader({"image": pixels}, 1, transform=transform) as loader:
+        assert "brightness_delta=0.5" in str(loader.explain())
+    most = PhotometricDistortionOfBytes(32.5).brightness_delta
+    drawn = DistortBytes(most).numbers(Draws(0, 0, np.arange(4_000)), 0)[:, 0]
+    assert 32 < np.nanmax(drawn) <= 32.5
+
+
 def test_half_of_the_distortions_are_left_out() -> None:
     numbers = DistortBytes().numbers(Draws(0, 0, np.arange(4_000)), 0)
     there = ~np.isnan(numbers)

@@ -3,6 +3,8 @@ them pixels are cut to whole numbers."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastload.arguments import integer, require
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.recipe.colour import require_grey_or_rgb, shape_of
@@ -31,20 +34,28 @@ class PhotometricDistortionOfBytes:
 
     def __init__(
         self,
-        brightness_delta: int = 32,
+        brightness_delta: float = 32,
         contrast_range: tuple[float, float] = (0.5, 1.5),
         saturation_range: tuple[float, float] = (0.5, 1.5),
         hue_delta: int = 18,
     ) -> None:
         """
         Args:
-            brightness_delta: up to so much is added, or taken away.
+            brightness_delta: up to so much is added, or taken away; from 0 to 255.
             contrast_range: the least and the largest factor of pixels.
-            saturation_range: of the saturation.
+            saturation_range: the least and the largest factor of the saturation.
             hue_delta: up to so many steps of 2 degrees are added, or taken away.
+
+        Raises:
+            ConfigurationError: a number is out of its range, bounds are not two numbers from 0 on
+                in order, or `hue_delta` is no int.
         """
-        self.brightness_delta, self.hue_delta = int(brightness_delta), int(hue_delta)
-        self.contrast_range, self.saturation_range = tuple(contrast_range), tuple(saturation_range)
+        in_range = 0 <= brightness_delta <= 255
+        require("brightness_delta", in_range, "a number from 0 to 255", brightness_delta)
+        self.brightness_delta = brightness_delta
+        self.contrast_range = _bounds("contrast_range", contrast_range)
+        self.saturation_range = _bounds("saturation_range", saturation_range)
+        self.hue_delta = integer("hue_delta", hue_delta, 0)
 
     def __call__(self, *inputs: Any) -> Any:
         raise ConfigurationError(
@@ -64,7 +75,7 @@ class DistortBytes(PixelOperation):
     of_any_size = True
     pointwise = True
 
-    brightness_delta: int = 32
+    brightness_delta: float = 32
     contrast: tuple[float, float] = (0.5, 1.5)
     saturation: tuple[float, float] = (0.5, 1.5)
     hue_delta: int = 18
@@ -124,6 +135,12 @@ class DistortBytes(PixelOperation):
         numbers[:, 2:4, :3] = 1.0
         numbers[:, 2, 1], numbers[:, 3, 3] = given[:, 2], given[:, 3] % 180.0
         return [ColourSteps(kinds, numbers)]
+
+
+def _bounds(name: str, given: Sequence[float]) -> tuple[float, float]:
+    good = len(given) == 2 and 0 <= given[0] <= given[1] < math.inf
+    require(name, good, "(low, high) with 0 <= low <= high", given)
+    return float(given[0]), float(given[1])
 
 
 def _adjusted(image: torch.Tensor, kind: str, number: float) -> torch.Tensor:
