@@ -137,9 +137,17 @@ def test_crops_by_classes_are_refused_without_masks() -> None:
         fastload.create_loader(arrays, 1, transform=CropByClasses(9))
     with pytest.raises(ConfigurationError, match="create_loader"):
         CropByClasses(9)(1)
-    for wrong in ({"max_ratio": 0}, {"ignored": (300,)}, {"size": 0}, {"trials": 5_000}):
+    wrong: list[dict[str, Any]] = [
+        {"max_ratio": 0},
+        {"ignored": (300,)},
+        {"ignored": (1.5,)},
+        {"trials": 5_000},
+        *({"size": size} for size in (0, True, 9.5, (9, 8.5), (9, 9, 9))),
+    ]
+    for given in wrong:
         with pytest.raises(ConfigurationError, match="must be"):
-            CropByClasses(**{"size": 9, **wrong})  # type: ignore[arg-type]
+            CropByClasses(**{"size": 9, **given})
+    assert CropByClasses((9, 8)).size == (9, 8)
 
 
 def test_sizes_are_those_of_mmcv() -> None:

@@ -11,11 +11,20 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision import tv_tensors
 
 import fastload
 from fastload import pipelines
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
+from fastload.recipe.boxes_of_masks import BoxesOfMasks
+from fastload.recipe.transforms import (
+    FixedSizeCrop,
+    Letterbox,
+    RandomRescale,
+    ResizeScale,
+    ResizeShortestEdge,
+)
 from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import PixelArray
@@ -486,6 +495,47 @@ def test_panoptic_segments_stay(outlines: Source) -> None:
     ],
 )
 def test_sizes_that_are_none_are_refused(make: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        make()
+
+
+def test_resizes_of_single_samples() -> None:
+    """By themselves, as in a DataLoader: the sizes of detectron2 and mmcv, masks by their own
+    filter."""
+    image = tv_tensors.Image(torch.zeros(3, 30, 45, dtype=torch.uint8))
+    mask = tv_tensors.Mask((torch.arange(30 * 45).reshape(1, 30, 45) % 2).to(torch.uint8))
+    cases: list[tuple[Any, Any]] = [
+        (ResizeScale((20, 40), scale=(0.5, 0.5)), {(10, 15)}),
+        (RandomRescale((40, 20), ratio=(0.5, 0.5)), {(10, 15)}),
+        (ResizeShortestEdge((20, 24), max_size=33), {(20, 30), (22, 33)}),
+    ]
+    for transform, wanted in cases:
+        made = [transform(image, mask) for _ in range(40)]
+        assert {tuple(picture.shape[1:]) for picture, _ in made} == wanted
+        assert all(own.shape[1:] == picture.shape[1:] for picture, own in made)
+        assert set(made[0][1].unique().tolist()) <= {0, 1}
+    drawn = ResizeScale(40, scale=(0.5, 1.0))
+    sides = [drawn(image).shape[2] for _ in range(60)]
+    assert 20 <= min(sides) < 25
+    assert 35 < max(sides) <= 40
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ResizeScale(9.5), r"ResizeScale\(size=9.5\) must be a whole number"),
+        (lambda: FixedSizeCrop((9, 8.5)), r"FixedSizeCrop\(size=\(9, 8.5\)\) must be"),
+        (lambda: Letterbox(True), r"Letterbox\(size=True\) must be"),
+        (lambda: Letterbox(0), r"Letterbox\(size=0\) must be"),
+        (lambda: RandomRescale((40, 0)), r"RandomRescale\(scale=\(40, 0\)\) must be"),
+        (lambda: RandomRescale((40, 20), ratio=(2, 1)), r"ratio=\(2, 1\)\) must be"),
+        (lambda: ResizeShortestEdge((320.5,)), "lengths: must be an int of at least 1"),
+        (lambda: ResizeShortestEdge(()), "lengths: must be one length or several"),
+        (lambda: ResizeShortestEdge((320,), max_size=0), "max_size: must be an int"),
+        (lambda: BoxesOfMasks(keep_empty="no"), "keep_empty: must be True or False"),
+    ],
+)
+def test_sizes_of_transforms_are_not_cut_to_whole_numbers(make: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         make()
 

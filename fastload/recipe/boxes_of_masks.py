@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from fastload.arguments import flag
 from fastload.errors import ConfigurationError
 from fastload.recipe.columns import ColumnOperation
 from fastload.recipe.operation import ImageState, register
@@ -29,11 +30,12 @@ class BoxesOfMasks:
             keep_empty: drop none; where nothing is left of an object, its box is all 0.
 
         Raises:
-            ConfigurationError: `min_size` is no number of 0 or more.
+            ConfigurationError: `min_size` is no number of 0 or more, or `keep_empty` neither True
+                nor False.
         """
         if not (isinstance(min_size, int | float) and 0 <= min_size < math.inf):
             raise ConfigurationError(f"BoxesOfMasks(min_size={min_size!r}) must be 0 or more.")
-        self.min_size, self.keep_empty = float(min_size), bool(keep_empty)
+        self.min_size, self.keep_empty = float(min_size), flag("keep_empty", keep_empty)
 
     def __call__(self, *inputs: Any) -> Any:
         raise ConfigurationError(

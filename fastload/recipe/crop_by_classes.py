@@ -14,8 +14,9 @@ from fastload.draws import Draws, Float64Array, Int64Array
 from fastload.errors import ConfigurationError
 from fastload.geometry.boxes import pick
 from fastload.geometry.plan import Composition
-from fastload.recipe.attributes import check_settings, read_pair
+from fastload.recipe.attributes import check_settings
 from fastload.recipe.operation import GeometryOperation, ImageState, Size, register
+from fastload.recipe.transforms import checked_pair
 
 
 class CropByClasses:
@@ -45,17 +46,16 @@ class CropByClasses:
             trials: how many more crops are drawn at most, 0 to 1,000.
 
         Raises:
-            ConfigurationError: a number out of its range.
+            ConfigurationError: a number is out of its range, or not whole where it has to be.
         """
-        self.size = read_pair((size, size) if isinstance(size, int) else size)
-        self.max_ratio, self.ignored = max_ratio, tuple(ignored)
+        self.size, self.max_ratio = checked_pair(self, size), float(max_ratio)
+        self.ignored = tuple(integer("ignored", one, 0) for one in ignored)
         self.trials = integer("trials", trials, 0)
-        good = 0 < max_ratio <= 1 and all(one in range(256) for one in self.ignored)
-        if min(self.size) < 1 or not good or trials > 1_000:
+        if not (0 < max_ratio <= 1 and max(self.ignored, default=0) <= 255 and trials <= 1_000):
             raise ConfigurationError(
-                f"CropByClasses(size={size}, max_ratio={max_ratio}, ignored={ignored}, "
-                f"trials={trials}): sides must be 1 or more, max_ratio above 0 and at most 1, "
-                "classes from 0 to 255, and trials 1,000 at most."
+                f"CropByClasses(max_ratio={max_ratio}, ignored={ignored}, trials={trials}): "
+                "max_ratio must be above 0 and at most 1, classes from 0 to 255, and trials 1,000 "
+                "at most."
             )
 
     def __call__(self, *inputs: Any) -> Any:
@@ -85,7 +85,7 @@ class CropByMask(GeometryOperation):
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> CropByMask:
-        return cls(transform.size, float(transform.max_ratio), transform.ignored, transform.trials)
+        return cls(transform.size, transform.max_ratio, transform.ignored, transform.trials)
 
     def tried(self, extents: Int64Array, draws: Draws, stream: int, trial: int) -> Int64Array:
         """(B, 4) top, left, height, width of the crops of this trial, from 0 to `trials`, in images

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 from torchvision.transforms.v2._utils import query_size
 
-from fastload.arguments import flag, integer
+from fastload.arguments import flag, integer, require
+from fastload.draws import Float64Array, Int64Array
 from fastload.errors import ConfigurationError
 from fastload.geometry.boxes import fitting_sizes, rescaled_sizes, shorter_sides, shortest_edges
 from fastload.geometry.patches import patch_grids
@@ -95,7 +97,7 @@ class Letterbox(_Transform):
             ConfigurationError: a side is below 1 pixel, or there is no such rounding.
         """
         super().__init__()
-        self.size = _pair(self, size)
+        self.size = checked_pair(self, size)
         self.fill, self.mask_fill, self.scale_up = fill, mask_fill, scale_up
         self.interpolation, self.antialias = interpolation, antialias
         self.rounding, self.corner = _rounding(self, rounding), bool(corner)
@@ -156,7 +158,7 @@ class FixedSizeCrop(_Transform):
             ConfigurationError: a side is below 1 pixel, or there is no such rounding.
         """
         super().__init__()
-        self.size, self.fill, self.mask_fill = _pair(self, size), fill, mask_fill
+        self.size, self.fill, self.mask_fill = checked_pair(self, size), fill, mask_fill
         self.apart, self.rounding = bool(apart), _rounding(self, rounding)
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
@@ -210,8 +212,7 @@ class RandomResize(v2.RandomResize):  # type: ignore[misc]
 
 
 class _OwnMaskFilter(_Transform):
-    """Resizes; masks are resampled with a filter of their own. Define `make_params`, which gives
-    "size"."""
+    """Resizes; masks are resampled with a filter of their own. Define `sizes`."""
 
     def __init__(
         self,
@@ -223,6 +224,14 @@ class _OwnMaskFilter(_Transform):
         self.interpolation, self.antialias = interpolation, antialias
         self.mask_interpolation = mask_interpolation
 
+    def sizes(self, before: Int64Array) -> Int64Array:
+        """(1, 2) height and width, drawn, from (1, 2)."""
+        raise NotImplementedError
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        before = np.array([query_size(flat_inputs)], dtype=np.int64)
+        return {"size": self.sizes(before)[0].tolist()}
+
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         mask = isinstance(inpt, tv_tensors.Mask)
         return self._call_kernel(
@@ -232,6 +241,12 @@ class _OwnMaskFilter(_Transform):
             interpolation=self.mask_interpolation if mask else self.interpolation,
             antialias=self.antialias,
         )
+
+
+def _drawn(bounds: tuple[float, float]) -> Float64Array:
+    """(1,): a number between them."""
+    low, high = bounds
+    return np.array([low + float(torch.rand((), dtype=torch.float64)) * (high - low)])
 
 
 class ResizeScale(_OwnMaskFilter):
@@ -263,13 +278,10 @@ class ResizeScale(_OwnMaskFilter):
             ConfigurationError: a side is below 1 pixel, or the factors are not above 0 in order.
         """
         super().__init__(interpolation, mask_interpolation, antialias)
-        self.size, self.scale = _pair(self, size), _factors(self, "scale", scale)
+        self.size, self.scale = checked_pair(self, size), _factors(self, "scale", scale)
 
-    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
-        low, high = self.scale
-        factor = np.array([low + float(torch.rand((), dtype=torch.float64)) * (high - low)])
-        sizes = np.array([query_size(flat_inputs)], dtype=np.int64)
-        return {"size": fitting_sizes(sizes, self.size, factor)[0].tolist()}
+    def sizes(self, before: Int64Array) -> Int64Array:
+        return fitting_sizes(before, self.size, _drawn(self.scale))
 
 
 class RandomRescale(_OwnMaskFilter):
@@ -302,13 +314,10 @@ class RandomRescale(_OwnMaskFilter):
             ConfigurationError: a side is below 1 pixel, or the ratios are not above 0 in order.
         """
         super().__init__(interpolation, mask_interpolation, antialias)
-        self.scale, self.ratio = _pair(self, scale), _factors(self, "ratio", ratio)
+        self.scale, self.ratio = checked_pair(self, scale, "scale"), _factors(self, "ratio", ratio)
 
-    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
-        low, high = self.ratio
-        ratio = np.array([low + float(torch.rand((), dtype=torch.float64)) * (high - low)])
-        sizes = np.array([query_size(flat_inputs)], dtype=np.int64)
-        return {"size": rescaled_sizes(sizes, self.scale, ratio)[0].tolist()}
+    def sizes(self, before: Int64Array) -> Int64Array:
+        return rescaled_sizes(before, self.scale, _drawn(self.ratio))
 
 
 class ResizeShortestEdge(_OwnMaskFilter):
@@ -336,21 +345,16 @@ class ResizeShortestEdge(_OwnMaskFilter):
             antialias: widen the filter where an image is reduced.
 
         Raises:
-            ConfigurationError: there is no length, or one is below 1 pixel.
+            ConfigurationError: there is no length, or a number is no int of at least 1.
         """
         super().__init__(interpolation, mask_interpolation, antialias)
-        self.lengths, self.max_size = tuple(map(int, lengths)), max_size
-        sides = (*self.lengths, 1 if max_size is None else max_size)
-        if not self.lengths or min(sides) < 1:
-            raise ConfigurationError(
-                f"ResizeShortestEdge(lengths={self.lengths}, max_size={max_size}): give one length "
-                "or several, of at least 1 pixel."
-            )
+        require("lengths", len(lengths) > 0, "one length or several", lengths)
+        self.lengths = tuple(integer("lengths", length, 1) for length in lengths)
+        self.max_size = None if max_size is None else integer("max_size", max_size, 1)
 
-    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
-        sizes = np.array([query_size(flat_inputs)], dtype=np.int64)
+    def sizes(self, before: Int64Array) -> Int64Array:
         shorter = np.array([self.lengths[int(torch.randint(0, len(self.lengths), ()))]])
-        return {"size": shortest_edges(sizes, shorter, self.max_size)[0].tolist()}
+        return shortest_edges(before, shorter, self.max_size)
 
 
 class ResizeOrCrop(_Transform):
@@ -669,7 +673,7 @@ class CanvasAffine(_OfBoxes):
                 it to that of the picture.
         """
         super().__init__()
-        self.size, self.fill, self.mask_fill = _pair(self, size), fill, mask_fill
+        self.size, self.fill, self.mask_fill = checked_pair(self, size), fill, mask_fill
         self.degrees, self.translate = float(degrees), float(translate)
         self.shear, self.interpolation, self.corner = float(shear), interpolation, bool(corner)
         for name, most in (("degrees", 180), ("translate", 1), ("shear", 89)):
@@ -716,7 +720,7 @@ class CanvasJitter(_OfBoxes):
             mask_fill: of masks.
         """
         super().__init__()
-        self.size, self.fill, self.mask_fill = _pair(self, size), fill, mask_fill
+        self.size, self.fill, self.mask_fill = checked_pair(self, size), fill, mask_fill
         self.scale = _factors(self, "scale", scale)
         self.p_flip = _probability(self, "p_flip", p_flip)
         self.interpolation = v2.InterpolationMode.BILINEAR
@@ -780,7 +784,7 @@ class TopDownAffine(_OfBoxes):
                 on the boxes of a loader.
         """
         super().__init__()
-        self.size = _pair(self, size)
+        self.size = checked_pair(self, size)
         self.padding = _above_zero_of(self, "padding", padding)
         self.scale, self.degrees, self.shift = float(scale), float(degrees), float(shift)
         for name, most in (("scale", 0.999), ("degrees", 180), ("shift", 1)):
@@ -837,7 +841,7 @@ class RandomSizedBBoxSafeCrop(_OfBoxes):
                 called by itself:) it works on the boxes of a loader.
         """
         super().__init__()
-        self.size = _pair(self, size)
+        self.size = checked_pair(self, size)
         self.erosion_rate = float(erosion_rate)
         self.interpolation, self.antialias = interpolation, antialias
         if not 0 <= erosion_rate <= 1:
@@ -950,7 +954,11 @@ class Mosaic(_OfSeveral):
                 loader has the other images.
         """
         super().__init__()
-        self.size, self.p, self.images = _pair(self, size), _probability(self, "p", p), images
+        self.size, self.p, self.images = (
+            checked_pair(self, size),
+            _probability(self, "p", p),
+            images,
+        )
         self.fill, self.mask_fill = fill, mask_fill
         self.interpolation, self.antialias = interpolation, antialias
         if images not in (4, 9):
@@ -1104,13 +1112,19 @@ def _above_zero_of(transform: Any, name: str, number: float) -> float:
     return float(number)
 
 
-def _pair(transform: Any, size: int | tuple[int, int]) -> tuple[int, int]:
-    height, width = (size, size) if isinstance(size, int) else size
-    if min(height, width) < 1:
+def checked_pair(
+    transform: Any, size: int | tuple[int, int], name: str = "size"
+) -> tuple[int, int]:
+    """Height and width [pixels] of an argument of this name. Raises ConfigurationError: it is
+    neither a whole number nor two, of at least 1."""
+    sides: tuple[Any, ...] = tuple(size) if isinstance(size, Sequence) else (size, size)
+    whole = all(isinstance(one, Integral) and not isinstance(one, bool) for one in sides)
+    if not (whole and len(sides) == 2 and min(sides) >= 1):
         raise ConfigurationError(
-            f"{type(transform).__name__}(size={size}) must be at least 1 pixel, or (height, width)."
+            f"{type(transform).__name__}({name}={size!r}) must be a whole number of at least 1 "
+            "pixel, or (height, width)."
         )
-    return int(height), int(width)
+    return int(sides[0]), int(sides[1])
 
 
 def _as_list(fill: Number | tuple[Number, ...]) -> Any:
