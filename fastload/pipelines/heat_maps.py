@@ -9,7 +9,7 @@ import torch
 
 from fastload.arguments import integer, require
 from fastload.errors import ConfigurationError
-from fastload.pipelines.normalised import checked_sizes
+from fastload.pipelines.normalised import checked_pair
 
 COCO_WEIGHTS = (1.0,) * 7 + (1.2, 1.2, 1.5, 1.5, 1.0, 1.0, 1.2, 1.2, 1.5, 1.5)
 """Of the keypoints of COCO's person, as HRNet and mmpose weigh them where that is asked for."""
@@ -43,10 +43,8 @@ class HeatMaps:
             ConfigurationError: a size is no two numbers of at least 1 (`unbiased`: 2), `sigma` is
                 below 1.
         """
-        self.image_size, self.size = (
-            pair("image_size", image_size),
-            pair("heatmap_size", heatmap_size),
-        )
+        self.image_size = checked_pair("image_size", image_size, "(width, height)")
+        self.size = checked_pair("heatmap_size", heatmap_size, "(width, height)")
         self.sigma, self.unbiased = integer("sigma", sigma, 1), unbiased
         self.weights = None if weights is None else tuple(weights)
         less = 1 if unbiased else 0
@@ -116,10 +114,3 @@ class Targets:
         target, weight = self.maps(points)
         rest = {name: column for name, column in columns.items() if name != "image"}
         return columns["image"], target, weight, rest
-
-
-def pair(name: str, size: Sequence[int]) -> tuple[int, int]:
-    """Width, height. Raises ConfigurationError: they are no two numbers of at least 1."""
-    sizes = checked_sizes(name, size)
-    require(name, len(sizes) == 2, "(width, height)", size)
-    return sizes[0], sizes[1]

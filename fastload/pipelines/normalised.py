@@ -42,6 +42,15 @@ def checked_sizes(name: str, sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(integer(name, size, 1) for size in sizes)
 
 
+def checked_pair(
+    name: str, pair: Sequence[int], what: str = "two whole numbers"
+) -> tuple[int, int]:
+    """Two sides [pixels]; `what` they are. Raises ConfigurationError: they are not two ints of at
+    least 1."""
+    require(name, isinstance(pair, Sequence) and len(pair) == 2, what, pair)
+    return integer(name, pair[0], 1), integer(name, pair[1], 1)
+
+
 def checked_probability(name: str, p: float) -> float:
     """Raises ConfigurationError: it is not from 0 to 1."""
     require(name, are_numbers((p,), 1) and 0 <= p <= 1, "a probability from 0 to 1", p)

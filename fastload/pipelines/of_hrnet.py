@@ -15,8 +15,8 @@ import torch
 from torchvision.transforms import v2
 
 from fastload.arguments import flag
-from fastload.pipelines.heat_maps import COCO_WEIGHTS, HeatMaps, Targets, pair
-from fastload.pipelines.normalised import checked_probability, to_floats
+from fastload.pipelines.heat_maps import COCO_WEIGHTS, HeatMaps, Targets
+from fastload.pipelines.normalised import checked_pair, checked_probability, to_floats
 from fastload.recipe.transforms import TopDownAffine
 
 ORIGINALS = {"dataset.coco.COCODataset": "hrnet"}
@@ -53,7 +53,7 @@ def hrnet(
     Raises:
         ConfigurationError: a number is out of its range.
     """
-    width, height = pair("image_size", image_size)
+    width, height = checked_pair("image_size", image_size, "(width, height)")
     return v2.Compose(
         [
             TopDownAffine(
@@ -81,7 +81,7 @@ def hrnet_eval(image_size: Sequence[int] = (192, 256)) -> v2.Compose:
     Raises:
         ConfigurationError: they are no two numbers of at least 1.
     """
-    width, height = pair("image_size", image_size)
+    width, height = checked_pair("image_size", image_size, "(width, height)")
     return v2.Compose([TopDownAffine((height, width), padding=_PADDING), *to_floats()])
 
 

@@ -7,13 +7,18 @@ Follows `configs/_base_/datasets/ade20k.py` and `cityscapes.py`, `mmseg/datasets
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torchvision.transforms import v2
 
-from fastload.arguments import flag, integer, require
-from fastload.pipelines.normalised import Floats, are_numbers, checked_probability, to_floats
+from fastload.arguments import flag, require
+from fastload.pipelines.normalised import (
+    Floats,
+    are_numbers,
+    checked_pair,
+    checked_probability,
+    to_floats,
+)
 from fastload.recipe.crop_by_classes import CropByClasses
 from fastload.recipe.padding_mask import PaddingMask
 from fastload.recipe.photometric_bytes import PhotometricDistortionOfBytes
@@ -57,7 +62,7 @@ def mmsegmentation(
     Raises:
         ConfigurationError: an argument is none of these.
     """
-    sizes = _size("crop_size", crop_size), _size("scale", scale)
+    sizes = checked_pair("crop_size", crop_size), checked_pair("scale", scale)
     low_high = are_numbers(ratio_range, 2) and 0 < ratio_range[0] <= ratio_range[1]
     require("ratio_range", low_high, "(low, high) with 0 < low <= high", ratio_range)
     part = are_numbers((cat_max_ratio,), 1) and 0 < cat_max_ratio <= 1
@@ -115,9 +120,3 @@ class _Batches:
 def _of_one(floats: Floats) -> Floats:
     red, green, blue = floats
     return red / 255, green / 255, blue / 255
-
-
-def _size(name: str, given: Any) -> Size:
-    good = isinstance(given, list | tuple) and len(given) == 2
-    require(name, good, "two whole numbers", given)
-    return integer(name, given[0], 1), integer(name, given[1], 1)

@@ -13,8 +13,8 @@ from typing import Any
 from torchvision.transforms import v2
 
 from fastload.arguments import flag
-from fastload.pipelines.heat_maps import COCO_WEIGHTS, HeatMaps, Targets, pair
-from fastload.pipelines.normalised import checked_probability, to_floats
+from fastload.pipelines.heat_maps import COCO_WEIGHTS, HeatMaps, Targets
+from fastload.pipelines.normalised import checked_pair, checked_probability, to_floats
 from fastload.recipe.transforms import TopDownAffine
 
 ORIGINALS = {"mmpose.datasets.datasets.top_down.topdown_coco_dataset.TopDownCocoDataset": "vitpose"}
@@ -52,7 +52,7 @@ def vitpose(
     Raises:
         ConfigurationError: a number is out of its range.
     """
-    width, height = pair("image_size", image_size)
+    width, height = checked_pair("image_size", image_size, "(width, height)")
     return v2.Compose(
         [
             TopDownAffine(
@@ -83,7 +83,7 @@ def vitpose_eval(image_size: Sequence[int] = (192, 256)) -> v2.Compose:
     Raises:
         ConfigurationError: they are no two numbers of at least 2.
     """
-    width, height = pair("image_size", image_size)
+    width, height = checked_pair("image_size", image_size, "(width, height)")
     affine = TopDownAffine((height, width), padding=_PADDING, unbiased=True)
     return v2.Compose([affine, *to_floats()])
 
