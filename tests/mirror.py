@@ -207,8 +207,8 @@ TESTS = {
     "test_stores_copies": "sources.copied stores.copies",
     "test_stores_range_file": "stores.range_file",
     "test_stores_reads": "stores.reads",
-    "test_stores_transfers": "stores.addresses stores.s3_signatures stores.signatures "
-    "stores.transfers",
+    "test_stores_transfers": "stores.addresses stores.azure_signatures "
+    "stores.s3_signatures stores.transfers",
     "test_stores_wide": "stores.wide",
     "test_stores_together": "loader.together stores.together",
     "test_stores_threads": "stores.threads",

@@ -21,7 +21,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload import stores
 from fastload.errors import CancelledReadError
-from fastload.stores import aws, base, objects, s3_signatures, signatures, transfers
+from fastload.stores import aws, azure_signatures, base, objects, s3_signatures, transfers
 from fastload.stores.base import ChangedError, Range, StoreError
 from fastload.stores.reads import Reads
 from fastload.stores.s3_signatures import Signer
@@ -357,7 +357,7 @@ def test_what_gives_access_to_azure_is_renewed(kind: str, monkeypatch: pytest.Mo
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
     old, new = ("bm9uZQ==", "b3RoZXI=") if "KEY" in kind else ("sv=1&sig=old", "sv=1&sig=new")
     monkeypatch.setenv(kind, old)
-    monkeypatch.setattr(signatures, "datetime", Noon)
+    monkeypatch.setattr(azure_signatures, "datetime", Noon)
     stores.forget()
     store, _ = stores.store_of("az://box")
     assert isinstance(store, objects.ObjectStore)
@@ -376,10 +376,10 @@ def test_what_gives_access_to_azure_is_renewed(kind: str, monkeypatch: pytest.Mo
 def test_a_host_with_a_name_of_its_own_has_the_signatures_of_its_account(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(signatures, "datetime", Noon)
+    monkeypatch.setattr(azure_signatures, "datetime", Noon)
     valid = timedelta(minutes=15)
     found = {
-        signatures.BlobSignatures(f"https://{host}/box/", "account", KEY)
+        azure_signatures.BlobSignatures(f"https://{host}/box/", "account", KEY)
         .of(["a b"], valid)[0]
         .partition("?")[2]
         for host in ("account.blob.core.windows.net", "data.example.org", "127.0.0.1:1/account")

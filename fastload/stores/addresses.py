@@ -1,8 +1,8 @@
 """Where the objects of a store are on the web: URLs that the native core fetches.
 
 Signatures are made just before a request, of S3 by obstore or as it makes them (`s3_signatures`),
-of Azure by ourselves (`signatures`), so that none is kept, and each is made with the credentials
-that are current.
+of Azure by ourselves (`azure_signatures`), so that none is kept, and each is made with the
+credentials that are current.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from fastload.stores.signatures import BlobSignatures
+from fastload.stores.azure_signatures import BlobSignatures
 
 # How long a signature is valid. A request is sent at once, or when those before it have answers;
 # one that is repeated is signed again. Credentials that end before end it, too.
