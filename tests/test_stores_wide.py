@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from fastload import stores
 from fastload.stores import objects, wide
 from fastload.stores.seen import Entry, Listed
 from fastload.stores.wide import PAGE, Asked, Page, Part
-from tests.objectserver import ObjectServer
+from tests.objectserver import ObjectServer, object_server
 
 COUNT = 20_000
 KINDS: dict[str, Callable[[int], str]] = {
@@ -170,6 +171,20 @@ def test_damaged_and_old_parts_are_not_used(
     assert killed.requests >= killed.before
 
 
+def test_what_nobody_goes_on_with_is_removed(killed: Names) -> None:
+    folder = wide._Kept("s3://bucket")._folder
+    beside = folder.parent / "local.index"  # what `sources.listing` keeps
+    beside.write_text("")
+    few = Names(["1"])
+    wide.listed(few.all_of, "s3://another")
+    assert folder.is_dir()
+    for path in (folder, beside):
+        os.utime(path, (0, 0))
+    wide.listed(few.all_of, "s3://another")
+    assert not folder.exists()
+    assert beside.exists()
+
+
 def test_where_nothing_can_be_written_nothing_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +247,25 @@ def test_no_request_begins_after_a_name_that_no_key_has(
     monkeypatch.setattr(objects, "_SOON", 0.0)
     monkeypatch.setattr(wide, "PAGE", 50)
     assert same(stores.remote_entries("s3://bucket/d"), right)
+
+
+@pytest.mark.parametrize("by", ["libcurl", "obstore"])
+def test_what_is_kept_of_a_folder_is_of_its_store_at_that_address(
+    by: str, many: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server may have a bucket of the same name."""
+    monkeypatch.setenv("FASTLOAD_CLIENT", by)
+    monkeypatch.setattr(objects, "_SOON", 0.0)
+    of_folders = list[str]()
+    monkeypatch.setattr(wide, "listed", lambda _, identity: of_folders.append(identity))
+    with object_server() as other:
+        other.objects |= many.objects
+        for url in (many.url, other.url, many.url):
+            monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+            stores.forget()
+            assert len(stores.remote_entries("s3://bucket/d")) == 500
+    first, second, third = of_folders
+    assert first == third != second
 
 
 def test_one_request_after_the_other_where_that_is_soon_over(many: ObjectServer) -> None:

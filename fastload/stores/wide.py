@@ -247,6 +247,7 @@ class _Kept:
         name = hashlib.blake2b(identity.encode("utf-8", "surrogateescape"), digest_size=16)
         self._folder = cache_home() / "listings" / name.hexdigest()
         self._saved_at = time.monotonic()
+        self._remove_old()
 
     def load(self) -> _State | None:
         """What was kept within the last hour; None: there is nothing, or it is damaged."""
@@ -290,6 +291,13 @@ class _Kept:
 
     def remove(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _remove_old(self) -> None:
+        """Of any folder: what nobody has written to for so long that it is not used again."""
+        with suppress(OSError):
+            for kept in self._folder.parent.iterdir():
+                if kept.is_dir() and time.time() - kept.stat().st_mtime > _GOOD_FOR:
+                    shutil.rmtree(kept, ignore_errors=True)
 
 
 def _write(folder: Path, part: Listed) -> str:
