@@ -238,10 +238,13 @@ def pieces_in(metadata: bytes, data: bytes = bytes(100)) -> Pieces:
 
 
 def test_encrypted_files_are_refused_by_that_word(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"cannot be read as Parquet \(a column is encrypted"):
+    remedy = "; fastload has no keys: write the file again without encryption"
+    with pytest.raises(SourceError, match=rf"Parquet \(a column is encrypted{remedy}"):
         pieces_in(of(chunk={8: {1: {}}}))
+    with pytest.raises(SourceError, match=r"a column is in another file, .*y\.parquet"):
+        pieces_in(of(chunk={1: b"y.parquet"}))
     (tmp_path / "x.parquet").write_bytes(bytes(100) + b"PARE")
-    with pytest.raises(SourceError, match="its metadata are encrypted"):
+    with pytest.raises(SourceError, match=f"its metadata are encrypted{remedy}"):
         footers([str(tmp_path / "x.parquet")])
 
 

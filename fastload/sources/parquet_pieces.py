@@ -31,6 +31,7 @@ from fastload.sources.thrift_compact import I32, Struct, ThriftError, read_struc
 from fastload.stores import Data
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
+_PLAINLY = "fastload has no keys: write the file again without encryption"
 _BYTE_ARRAY, _PLAIN = 6, 0
 """Of the types of values, and of encodings."""
 _DICTIONARY = (2, 8)
@@ -78,7 +79,7 @@ def _some_footers(paths: Sequence[str]) -> list[Footer]:
     longer = []
     for number, (path, size, tail) in enumerate(zip(paths, sizes, tails, strict=True)):
         if tail[-4:] == _ENCRYPTED:
-            raise _unreadable(path, "its metadata are encrypted")
+            raise _unreadable(path, f"its metadata are encrypted; {_PLAINLY}")
         if tail[-4:] != _MAGIC:
             raise _unreadable(path, "it does not end as a Parquet file does")
         length = int.from_bytes(tail[-8:-4], "little")
@@ -411,8 +412,10 @@ def _chunks(groups: list[Struct], leaf: int, row: int) -> list[_Chunk]:
     chunks = []
     for group in groups:
         rows, chunk = _number(group[3]), group[1][leaf]
-        if chunk.get(8) is not None or chunk.get(9) is not None or chunk.get(1):
-            raise NotImplementedError("a column is encrypted, or in another file")
+        if chunk.get(8) is not None or chunk.get(9) is not None:
+            raise NotImplementedError(f"a column is encrypted; {_PLAINLY}")
+        if chunk.get(1):
+            raise NotImplementedError(f"a column is in another file, {chunk[1]!r}; open that one")
         column = chunk[3]
         data, dictionary = _number(column[9]), _number(column.get(11, 0))
         start = dictionary if 0 < dictionary < data else data
