@@ -82,16 +82,19 @@ def test_the_late_proxy_passes_everything_on(server: ObjectServer) -> None:
     try:
         client = HTTPConnection(proxy.url.removeprefix("http://"), timeout=LIMIT)
 
-        def ask(method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        def ask(
+            method: str, path: str, body: bytes | None = None, pause: float = 0.0
+        ) -> tuple[int, bytes]:
+            began = time.monotonic()
             client.request(method, path, body)
             answer = client.getresponse()
-            time.sleep(0.2)  # till then the proxy cannot go on
+            assert time.monotonic() - began >= 0.05
+            time.sleep(pause)
             return answer.status, answer.read()
 
-        began = time.monotonic()
         assert ask("GET", "/b/small") == (200, b"12345")
-        assert time.monotonic() - began > 0.05
-        assert ask("GET", "/b/large") == (200, large)
+        # Meanwhile the buffers fill, and the proxy has to wait for the client.
+        assert ask("GET", "/b/large", pause=0.2) == (200, large)
         assert ask("GET", "/b/small")[0] == 404
         assert ask("GET", "/b/small") == (200, b"12")
         assert ask("GET", "/b/none") == (200, b"")

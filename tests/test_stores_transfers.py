@@ -9,6 +9,7 @@ import os
 import re
 import ssl
 import threading
+import time
 from datetime import datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from typing import Any
@@ -484,6 +485,46 @@ def test_obstore_signs_where_the_secret_is_not_known(
     request = f"GET\n/bucket/x\n{query}\nhost:{host}\n\nhost\nUNSIGNED-PAYLOAD"
     words = f"AWS4-HMAC-SHA256\n{date}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
     assert hmac.digest(key, words.encode(), "sha256").hex() == signed
+
+
+def test_credentials_that_another_thread_renews_while_urls_are_signed(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the old ones signed is denied, and asked for again with the new ones."""
+    monkeypatch.delenv("AWS_SKIP_SIGNATURE")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "OLD")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
+    stores.forget()
+    server.objects["bucket/x"], server.expired = DATA, "OLD"
+    store, _ = stores.store_of(URL)
+    assert isinstance(store, objects.ObjectStore)
+    sign, first = store.urls, store.client
+
+    def renewed_meanwhile(names: list[str]) -> list[str] | None:
+        urls = sign(names)
+        if store.client is first:
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", "NEW")
+            store._store, store._made = store._opened(), time.monotonic()
+        return urls
+
+    monkeypatch.setattr(store, "urls", renewed_meanwhile)
+    assert read() == DATA
+    keys = [re.findall(r"Credential=(\w+)/", each)[0] for each in server.signed]
+    assert keys == ["OLD", "NEW"]
+
+
+@pytest.mark.whole
+def test_no_second_has_more_requests_than_s3_gives(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 0 < base.S3_RATE < 5500
+    monkeypatch.setattr(base, "S3_RATE", 20)
+    stores.forget()
+    names = [f"{number}" for number in range(30)]
+    server.objects |= {f"bucket/{name}": DATA for name in names}
+    found = stores.read_many([Range(f"s3://bucket/{name}") for name in names], by_tier=False)
+    assert found == [DATA] * 30
+    assert fetcher_of_the_store().paced
 
 
 def test_a_program_for_credentials_is_asked_when_a_request_is_signed(
