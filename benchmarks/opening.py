@@ -15,7 +15,7 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -97,25 +97,32 @@ class StandIn:
         return SimpleNamespace(bytes=lambda: self._data[start:end], meta=meta)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--objects", type=int, default=1_000_000, help="(default: %(default)s)")
     parser.add_argument("--latency", type=float, default=0.05, help="seconds (default: 0.05)")
     parser.add_argument("--plain", action="store_true", help="one request after the other")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="fastload-opening-") as caches:
+        os.environ["XDG_CACHE_HOME"] = caches
+        print(opened(given.objects, given.latency, plain=given.plain))
+
+
+def opened(count: int, latency: float, *, plain: bool) -> str:
+    """What it took to open a folder of so many objects."""
     os.environ |= {"FASTLOAD_CLIENT": "obstore", "AWS_SKIP_SIGNATURE": "true"}
-    os.environ |= {"AWS_REGION": "us-east-1", "XDG_CACHE_HOME": tempfile.mkdtemp()}
+    os.environ["AWS_REGION"] = "us-east-1"
     store, _ = store_of("s3://bucket/flat")
     assert isinstance(store, objects.ObjectStore)
-    store._client = stand_in = StandIn(given.objects, given.latency)
-    store._lists_after = not given.plain
+    store._client = stand_in = StandIn(count, latency)
+    store._lists_after = not plain
     before = resource.getrusage(resource.RUSAGE_SELF)
     began = time.perf_counter()
-    opened = open_source("s3://bucket/flat", format="images")
+    found = open_source("s3://bucket/flat", format="images")
     took = time.perf_counter() - began
     after = resource.getrusage(resource.RUSAGE_SELF)
-    print(
-        f"{len(opened.source):,} objects: {took:.1f} s, {stand_in.requests:,} requests, "
+    return (
+        f"{len(found.source):,} objects: {took:.1f} s, {stand_in.requests:,} requests, "
         f"{after.ru_utime - before.ru_utime:.1f} s of processor time, at most "
         f"{(after.ru_maxrss - before.ru_maxrss) / 1e3:,.0f} MB more than before, "
         f"{after.ru_maxrss / 1e3:,.0f} MB in all"
