@@ -580,7 +580,7 @@ class Schedule:
 
     def __init__(self, order: Order, *, ahead: bool = True, last_epoch: int | None = None) -> None:
         """`ahead`: whether batches may be made before their epoch starts. False where the data may
-        change until then. `last_epoch`: those of later epochs may not; None: there are none."""
+        change until then. `last_epoch`: no batch of a later epoch is made; None: no end."""
         self._order = order
         self._last = last_epoch if order.ahead and ahead else -1
         self._epochs: dict[int, _Drawn] = {}

@@ -38,7 +38,7 @@ def contents(paths: Sequence[str], most: int) -> list[bytes | None]:
     folders = {url.rpartition("/")[0]: None for url in remote if not stores.is_web(url)}
     stores.list_ahead([*folders])
     for folder in folders:
-        stores.each_in(folder)
+        stores.remote_entries(folder)
     stores.ask_ahead(remote)
     versions = [stores.noted(url) for url in remote]
     sizes = [stores.size_of(url) for url in remote]

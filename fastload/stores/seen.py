@@ -176,7 +176,6 @@ class Listed(Sequence[Entry]):
         near, in_order, block = 0, 0, -1
         decoded, known = list[str](), list[int]()
         for name in names:
-            place = -1
             if in_order >= _IN_ORDER:
                 number, at = divmod(near, _AT_ONCE)
                 if number != block:
