@@ -24,10 +24,10 @@ def test_a_folder_is_opened_and_what_it_took_is_said(
     for name in ("FASTLOAD_CLIENT", "AWS_SKIP_SIGNATURE", "AWS_REGION", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, "")  # so that it is as before afterwards
     monkeypatch.setattr(objects, "_SOON", 0.0)
-    begun, pages = list[object](), opening.StandIn.list
+    started, pages = list[object](), opening.StandIn.list
 
     def noted(self: opening.StandIn, *given: Any, **more: Any) -> Any:
-        begun.append(more["offset"])
+        started.append(more["offset"])
         return pages(self, *given, **more)
 
     monkeypatch.setattr(opening.StandIn, "list", noted)
@@ -37,4 +37,4 @@ def test_a_folder_is_opened_and_what_it_took_is_said(
     finally:
         stores.forget()
     assert capsys.readouterr().out.startswith("2,500 objects: ")
-    assert bool(begun) is not plain, "pages after a name are of ranges"
+    assert bool(started) is not plain, "pages after a name are of ranges"

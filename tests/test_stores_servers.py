@@ -235,7 +235,7 @@ def test_an_object_that_was_replaced_is_an_error_that_names_it(here: Here, local
 @pytest.mark.whole
 def test_a_folder_of_more_objects_than_a_listing_has(here: Here) -> None:
     if here.url.startswith("az"):
-        pytest.skip("a listing of Azurite has 5,000")
+        pytest.skip("a page of a listing of Azurite has 5,000 objects")
     names = [f"many/{number:05}.bin" for number in range(1_050)]
     for name in names:
         here.write(f"{here.url}/{name}", b"x")
