@@ -101,8 +101,8 @@ class PlannedBuffers(Buffers):
     """All plans of the batch so far, one for each view, with their first rows."""
     resident: _core.ResidentImages | None = None
     """Images whose data are on the device."""
-    numbers: npt.NDArray[np.int64] | None = None
-    """(B,): which image of the source each is, where some are resident."""
+    numbers: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """(B,): which image of the source each is."""
 
     @property
     def plans(self) -> list[_core.DevicePlan]:  # type: ignore[override]
@@ -110,19 +110,23 @@ class PlannedBuffers(Buffers):
         them."""
         core, count = load(), len(next(iter(self.images.values())))
         share = min(max(self.share - self.first, 0), count)
-        resident: tuple[Any, ...] = ()
-        if self.resident is not None and self.numbers is not None:
-            resident = (self.resident, self.numbers.tolist())
-        plans = [core.DevicePlan(count, share, MEMORY, *resident) for _ in self.images]
+        numbers = [] if self.resident is None else self.numbers.tolist()
+        of_all = (count, share, MEMORY, self.resident, numbers)
+        plans = [core.DevicePlan(*of_all) for _ in self.images]
         self.made.append((self.first, plans))
         return plans
 
     def take(self, rows: slice) -> PlannedBuffers:
         some = super().take(rows)
         first = self.first + (rows.start or 0)
-        numbers = None if self.numbers is None else self.numbers[rows]
         return PlannedBuffers(
-            some.images, some.points, first, self.share, self.made, self.resident, numbers
+            some.images,
+            some.points,
+            first,
+            self.share,
+            self.made,
+            self.resident,
+            self.numbers[rows],
         )
 
 
@@ -219,13 +223,12 @@ class PlannedPixels(NativePixels):
         made = super()._buffers(draws, sizes)
         if not self._plans or self._share.stopped:
             return made
-        share = self._share.of(len(draws))
-        resident: dict[str, Any] = {"resident": self._resident, "numbers": draws.indices}
         return PlannedBuffers(
             made.images,
             made.points,
-            share=share,
-            **(resident if self._resident is not None else {}),
+            share=self._share.of(len(draws)),
+            resident=self._resident,
+            numbers=draws.indices,
         )
 
     def _columns(self, work: BatchInWork, waited: _Waited) -> dict[str, Any]:

@@ -90,11 +90,8 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
     images = next(iter(source.images.values()), None)
     channels = 1 if images is None else images.channels
     training, evaluation = None, None
-    image_size, resized, normalised = (
-        config.data.image_size,
-        config.data.augment == "multiscale",
-        True,
-    )
+    image_size, normalised = config.data.image_size, True
+    resized = config.data.augment == "multiscale"
     if config.data.pipeline is not None and config.task == "detection":
         training, evaluation, resized, note = _of_detector(config, source)
         normalised = v2.Normalize in map(type, evaluation.transforms)
