@@ -1,5 +1,5 @@
 """HRNet on COCO's persons: github.com/leoxiaobin/deep-high-resolution-net.pytorch as
-`deep-high-resolution-net.pytorch`. Its evaluation, which needs what it builds in C, is left out."""
+`deep-high-resolution-net.pytorch`. What it builds in C, for the scores, is left out."""
 
 from __future__ import annotations
 

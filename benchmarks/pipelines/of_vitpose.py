@@ -130,7 +130,8 @@ def same(setting: Setting, *, train: bool = True) -> list[Judgement]:
         found: Iterator[Sample] = (one for batch in loader for one in of_ours(batch))
         if not train:
             found = (replace(one, weight=torch.zeros(17)) for one in found)
-        return poses.compared(of_index, found, given, _SEED, _FEW if train else None)
+        few = _FEW if train else None
+        return poses.compared(of_index, found, given, _SEED, few, has_maps=train)
 
 
 def sides(*, train: bool) -> tuple[Side, Side]:

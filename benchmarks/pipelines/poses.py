@@ -202,6 +202,8 @@ def compared(
     numbers: Callable[[int], Callable[[Fed, Drawn], Given]],
     seed: int,
     few: int | None = None,
+    *,
+    has_maps: bool = True,
 ) -> list[Judgement]:
     """How far samples of both sides are apart with one set of random numbers.
 
@@ -212,6 +214,7 @@ def compared(
         seed: of our loader.
         few: how many are compared; None: all, in which nothing is random, so that pixels are to be
             as near as docs/guarantees.md says.
+        has_maps: whether the original makes maps.
     """
     places = apart = maps = most = 0.0
     other = count = 0
@@ -237,10 +240,10 @@ def compared(
         Judgement(f"{which}, with other points", float(other), 0.0, False),
         Judgement("keypoints apart, in pixels", places, PLACES, False),
     ]
+    if has_maps:
+        what = "maps apart, but for one a sample, of 1"
+        judged.append(Judgement(what, maps, MAPS, False))
     if few is None:
         return [*judged, *pixels_near(most, apart)]
-    return [
-        *judged,
-        Judgement("maps apart, but for one a sample, of 1", maps, MAPS, False),
-        Judgement("mean difference of the worst image, of 255", apart, PIXELS, False),
-    ]
+    mean = "mean difference of the worst image, of 255"
+    return [*judged, Judgement(mean, apart, PIXELS, False)]
