@@ -540,6 +540,19 @@ def test_sizes_of_transforms_are_not_cut_to_whole_numbers(make: Any, words: str)
         make()
 
 
+def test_images_without_polygons_have_a_remedy(objects: Source) -> None:
+    def served(transform: Any) -> Any:
+        with fastload.create_loader(
+            objects, 4, transform=transform, collate_fn="torchvision"
+        ) as loader:
+            return next(iter(loader))
+
+    with pytest.raises(ConfigurationError, match="recompute_boxes=False of pipelines.detectron2"):
+        served(pipelines.detectron2_lsj(32))
+    images, _ = served(pipelines.detectron2_lsj(32, recompute_boxes=False))
+    assert {tuple(image.shape) for image in images} == {(3, 32, 32)}
+
+
 def test_images_without_boxes_are_refused() -> None:
     arrays = {"image": np.zeros((2, 40, 50, 3), np.uint8)}
     for transform in (

@@ -194,7 +194,8 @@ def _check_around_masks(split: SplitRecipe, source: Source, has_boxes: bool) -> 
     if not has_boxes or not (source.drawn or outlined):
         raise ConfigurationError(
             f"{asks} {source.name} has none, or no boxes (columns: {', '.join(source.columns)}). "
-            "Leave it out, or give both as a fastload.Ragged."
+            "Leave it out (recompute_boxes=False of pipelines.detectron2_lsj), or give both as a "
+            "fastload.Ragged."
         )
     if not source.drawn and (without := _without_outline(source, outlined[0])):
         raise ConfigurationError(
