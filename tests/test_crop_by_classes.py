@@ -18,6 +18,7 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload import pipelines
+from fastload.backends.cache import CacheOptions
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
 from fastload.geometry.boxes import rescaled_sizes
@@ -64,12 +65,17 @@ def cut_by_hand(mask: Any, uniforms: Any, trials: int, most: float) -> tuple[Any
     return cut, trial + 1
 
 
-@pytest.mark.parametrize("backend", ["turbojpeg", "torch"])
-def test_crops_are_drawn_again_until_no_class_has_too_much(folder: Path, backend: str) -> None:
+@pytest.mark.parametrize("backend", ["turbojpeg", "torch", "cache"])
+def test_crops_are_drawn_again_until_no_class_has_too_much(
+    folder: Path, backend: str, tmp_path: Path
+) -> None:
     crop = CropByClasses(CROP, max_ratio=0.6, trials=4)
     transform = v2.Compose([crop, FixedSizeCrop(CROP, mask_fill=9), v2.ToImage()])
     tries = []
-    with fastload.create_loader(folder, 3, transform=transform, seed=2, backend=backend) as loader:
+    how: dict[str, Any] = {"backend": backend}
+    if backend == "cache":
+        how["options"] = CacheOptions(directory=tmp_path)
+    with fastload.create_loader(folder, 3, transform=transform, seed=2, **how) as loader:
         for epoch in range(3):
             found = [mask for _, masks in loader for mask in masks.numpy()]
             for number, (mask, size) in enumerate(zip(found, SIZES, strict=True)):
@@ -79,6 +85,22 @@ def test_crops_are_drawn_again_until_no_class_has_too_much(folder: Path, backend
                 np.testing.assert_array_equal(mask, np.pad(cut, spare, constant_values=9))
                 tries.append(tried)
     assert {1, 5} < set(tries)  # accepted at once, after some, and never
+
+
+def test_masks_of_a_smaller_cache_are_looked_at(folder: Path, tmp_path: Path) -> None:
+    """They are of other sizes than those of the files; stripes and corners stay as large a part."""
+    options = CacheOptions(directory=tmp_path, short_side=28)
+    most = []
+    for trials in (0, 30):
+        crop = CropByClasses(20, max_ratio=0.6, trials=trials)
+        transform = v2.Compose([crop, FixedSizeCrop(20, mask_fill=255), v2.ToImage()])
+        with fastload.create_loader(
+            folder, 6, transform=transform, seed=2, backend="cache", options=options
+        ) as loader:
+            masks = [mask for _ in range(8) for _, batch in loader for mask in batch.numpy()]
+        counts = [np.bincount(mask[mask != 255], minlength=2) for mask in masks]
+        most.append(np.mean([one.max() / one.sum() >= 0.6 for one in counts]))
+    assert most[1] < most[0] / 2
 
 
 def test_images_are_cut_where_their_masks_are(tmp_path: Path) -> None:

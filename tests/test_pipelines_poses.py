@@ -356,6 +356,18 @@ def test_boxes_follow(coco: Path) -> None:
     assert np.allclose(box, np.concatenate(wanted), atol=1e-3)
 
 
+def test_masks_follow(coco: Path) -> None:
+    """The first is a triangle that reaches to three corners of its box."""
+    opened = fastload.open_source(coco, split="train", samples="poses", masks=True)
+    with fastload.create_loader(opened, 3, transform=pipelines.hrnet_eval(SIZE)) as loader:
+        (batch,) = loader
+    assert batch["masks"].lengths.tolist() == [1, 1, 1]
+    mask, box = batch["masks"].values[0].numpy(), batch["boxes"][0].numpy()
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    around = [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
+    np.testing.assert_allclose(around, box, atol=1.5)
+
+
 @pytest.mark.parametrize("backend", ["turbojpeg", "torch"])
 def test_backends_make_the_same(coco: Path, backend: str) -> None:
     made = []
