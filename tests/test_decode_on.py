@@ -306,13 +306,14 @@ def test_a_device_with_other_pixels_is_an_error(
     """Its first images are made by the host, too; with "auto" the host then decodes all."""
     wanted = batches(make("host"), 3)
 
-    def run(name: str, blocks: int, threads: int, arguments: ChunkArguments) -> None:
-        jpegs_on_device.run_here(name, blocks, threads, arguments)
-        if name == "fastload_resize":
-            ctypes.c_uint8.from_address(arguments.out + 9).value ^= 1
-            ctypes.c_uint8.from_address(arguments.out + 24 * 24 * 3 * 4 - 1).value ^= 1
+    right = jpegs_on_device.DeviceDecoder.make
 
-    monkeypatch.setattr(jpegs_on_device, "launch_on", lambda device: run)
+    def wrong(decoder: Any, plan: Any, out: torch.Tensor) -> torch.Tensor:
+        failures = right(decoder, plan, out)
+        out[:, 0, 3, 0] ^= 1
+        return failures
+
+    monkeypatch.setattr(jpegs_on_device.DeviceDecoder, "make", wrong)
     loader = make("device")
     batches(loader)
     with pytest.raises(BackendUnavailableError, match=r"cpu makes other pixels of \d of \d images"):
