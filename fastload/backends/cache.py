@@ -73,8 +73,10 @@ class CacheOptions(BackendOptions):
     """Options of the `cache` backend.
 
     Raises:
-        ConfigurationError: (when the Loader is made:) no such `storage` or `fill`; a `fill` or
-            `short_side` that cannot be with this source or transform.
+        ConfigurationError: (when the Loader is made:) no such `storage` or `fill`; a `fill`,
+            `short_side` or `compressed` that cannot be with this source, transform or options.
+        BackendUnavailableError: (when the Loader is made:) `compressed`, and the loader's device
+            cannot decode JPEGs.
         CacheError: (when the Loader is made, or at the first batch:) the cache cannot be built or
             read.
     """
