@@ -78,6 +78,7 @@ TESTS = {
     "test_look": "cli.look pipelines.named tools.look.page tools.look.samples",
     "test_machine": "machine",
     "test_masks": "backends.masks sources.masks",
+    "test_loaders_alone": "recipe.loaders_alone",
     "test_mix": "recipe.by_source sources.concatenated sources.mixture",
     "test_mixture_order": "sampler.merging sampler.mixture sampler.passes sampler.weights",
     "test_mosaics_in_the_core": "backends.pixels_composite native.composites",

@@ -113,10 +113,13 @@ def served_for(config: LoaderConfig) -> Served:
 
 
 def _warned_of_python(reading: Reading) -> str | None:
-    """What stands for code of the user's that makes or takes single samples, if that is known."""
+    """What stands for code of the user's that makes or takes single samples, if that is known.
+    Raises ConfigurationError: a transform that loaders alone can do is in it."""
     from fastload.originals import pipeline_for
+    from fastload.recipe.loaders_alone import refuse_in_python
 
     config, opened = reading.config, reading.opened
+    refuse_in_python(reading.split.opaque, reading.split.reasons)
     if reading.recipe.is_opaque or opened.source.objects:
         pipeline = pipeline_for([config.transform, opened.transform, config.source])
         if pipeline is not None:

@@ -10,9 +10,10 @@ from fastload.arguments import flag
 from fastload.errors import ConfigurationError
 from fastload.recipe.columns import ColumnOperation
 from fastload.recipe.operation import ImageState, register
+from fastload.recipe.transforms import ForLoaders
 
 
-class BoxesOfMasks:
+class BoxesOfMasks(ForLoaders):
     """Puts the box of each object around what is shown of it by its mask or polygons, and drops
     objects of which nothing is: after a crop the box of an object, cut off, may be larger than what
     is left of it.
@@ -22,6 +23,8 @@ class BoxesOfMasks:
     looks at what all transforms of its Compose have left, wherever it stands. Called by itself it
     raises.
     """
+
+    works_on = "works on the boxes and masks of a loader's source"
 
     def __init__(self, min_size: float = 1e-5, *, keep_empty: bool = False) -> None:
         """
@@ -36,13 +39,6 @@ class BoxesOfMasks:
         if not (isinstance(min_size, int | float) and 0 <= min_size < math.inf):
             raise ConfigurationError(f"BoxesOfMasks(min_size={min_size!r}) must be 0 or more.")
         self.min_size, self.keep_empty = float(min_size), flag("keep_empty", keep_empty)
-
-    def __call__(self, *inputs: Any) -> Any:
-        raise ConfigurationError(
-            "BoxesOfMasks works on the boxes and masks of a loader's source: give it to "
-            "create_loader(source, transform=...) with transforms that fastload knows, which "
-            "loader.explain() lists, and not to a data set."
-        )
 
     def __repr__(self) -> str:
         keeps = ", keep_empty=True" if self.keep_empty else ""

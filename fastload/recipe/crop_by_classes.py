@@ -16,10 +16,10 @@ from fastload.geometry.boxes import pick
 from fastload.geometry.plan import Composition
 from fastload.recipe.attributes import check_settings
 from fastload.recipe.operation import GeometryOperation, ImageState, Size, register
-from fastload.recipe.transforms import checked_pair
+from fastload.recipe.transforms import ForLoaders, checked_pair
 
 
-class CropByClasses:
+class CropByClasses(ForLoaders):
     """Cuts anywhere what is larger than a size, so that no class has more than a part of the crop:
     mmsegmentation's RandomCrop with `cat_max_ratio`.
 
@@ -29,6 +29,8 @@ class CropByClasses:
 
     It needs a source with masks of classes. Called by itself it raises.
     """
+
+    works_on = "looks at the masks of a loader's source"
 
     def __init__(
         self,
@@ -57,13 +59,6 @@ class CropByClasses:
                 "max_ratio must be above 0 and at most 1, classes from 0 to 255, and trials 1,000 "
                 "at most."
             )
-
-    def __call__(self, *inputs: Any) -> Any:
-        raise ConfigurationError(
-            "CropByClasses looks at the masks of a loader's source: give it to "
-            "create_loader(source, transform=...) with transforms that fastload knows, which "
-            "loader.explain() lists, and not to a data set."
-        )
 
 
 @register

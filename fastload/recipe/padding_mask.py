@@ -8,15 +8,18 @@ from typing import Any
 from fastload.errors import ConfigurationError
 from fastload.recipe.columns import ColumnOperation
 from fastload.recipe.operation import ImageState, register
+from fastload.recipe.transforms import ForLoaders
 
 
-class PaddingMask:
+class PaddingMask(ForLoaders):
     """Adds a column to a batch, (B, H, W) bool: True where a pixel shows padding, and no part of
     the image. Images must come out in one size.
 
     Anywhere in a Compose that a loader is given; called by itself it raises, as it does not see
     what the transforms before it did.
     """
+
+    works_on = "makes a column of the batches of a loader"
 
     def __init__(self, name: str = "padding_mask") -> None:
         """
@@ -29,13 +32,6 @@ class PaddingMask:
         if not isinstance(name, str) or not name:
             raise ConfigurationError(f"PaddingMask({name!r}): give the name of a column.")
         self.name = name
-
-    def __call__(self, *inputs: Any) -> Any:
-        raise ConfigurationError(
-            "PaddingMask makes a column of the batches of a loader: give it to "
-            "create_loader(source, transform=...) with transforms that fastload knows, which "
-            "loader.explain() lists, and not to a data set."
-        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

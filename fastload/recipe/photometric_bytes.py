@@ -14,9 +14,9 @@ import torch
 
 from fastload.arguments import integer, require
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError
 from fastload.recipe.colour import require_grey_or_rgb, shape_of
 from fastload.recipe.operation import ImageState, PixelOperation, register
+from fastload.recipe.transforms import ForLoaders
 from fastload.render import fused
 from fastload.render.hsv import adjust_hsv, tables_of
 from fastload.render.steps import KINDS, NUMBERS, ColourSteps, Steps
@@ -25,12 +25,14 @@ _STEPS = ("linear", "linear", "hsv", "hsv", "linear")
 """Brightness, contrast, saturation, hue, and contrast where it comes last."""
 
 
-class PhotometricDistortionOfBytes:
+class PhotometricDistortionOfBytes(ForLoaders):
     """Changes brightness, contrast, saturation and hue, each with probability 0.5, contrast second
     or last: mmsegmentation's PhotoMetricDistortion. Saturation and hue are OpenCV's, of bytes.
 
     For uint8 images of a loader; called by itself it raises.
     """
+
+    works_on = "works on batches of a loader"
 
     def __init__(
         self,
@@ -56,12 +58,6 @@ class PhotometricDistortionOfBytes:
         self.contrast_range = _bounds("contrast_range", contrast_range)
         self.saturation_range = _bounds("saturation_range", saturation_range)
         self.hue_delta = integer("hue_delta", hue_delta, 0)
-
-    def __call__(self, *inputs: Any) -> Any:
-        raise ConfigurationError(
-            "PhotometricDistortionOfBytes works on batches of a loader: give it to "
-            "create_loader(source, transform=...), and not to a data set."
-        )
 
 
 @register

@@ -9,9 +9,10 @@ from typing import Any
 from fastload.errors import ConfigurationError
 from fastload.recipe.columns import ColumnOperation
 from fastload.recipe.operation import ImageState, register
+from fastload.recipe.transforms import ForLoaders
 
 
-class SizeAndCrop:
+class SizeAndCrop(ForLoaders):
     """Adds two columns to a batch, each (B, 2) int64: the height and the width that an image had,
     and the top and the left of what is shown of it after it was resized, and mirrored [pixels].
     With `fastload.Views` each is a list, of a tensor for each view.
@@ -19,6 +20,8 @@ class SizeAndCrop:
     Anywhere in a Compose that a loader is given; called by itself it raises, as it does not see
     what the transforms before it did.
     """
+
+    works_on = "makes columns of the batches of a loader"
 
     def __init__(self, sizes: str = "original_sizes", corners: str = "crop_top_lefts") -> None:
         """
@@ -34,13 +37,6 @@ class SizeAndCrop:
                 f"SizeAndCrop(sizes={sizes!r}, corners={corners!r}): give two names."
             )
         self.sizes, self.corners = names
-
-    def __call__(self, *inputs: Any) -> Any:
-        raise ConfigurationError(
-            "SizeAndCrop makes columns of the batches of a loader: give it to "
-            "create_loader(source, transform=...) with transforms that fastload knows, which "
-            "loader.explain() lists, and not to a data set."
-        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.sizes!r}, {self.corners!r})"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -623,15 +623,23 @@ class BGR(_Transform):
         return tv_tensors.wrap(inpt.as_subclass(torch.Tensor).flip(-3), like=inpt)
 
 
-class _OfBoxes(v2.Transform):  # type: ignore[misc]
-    """Works on the boxes of a loader's source; called by itself it raises."""
+class ForLoaders:
+    """A transform that loaders alone can do, as they see more of a data set than the images of a
+    sample; called by itself it raises ConfigurationError."""
 
-    instead: str
+    works_on: ClassVar[str]
+    """What a message says of it, with a verb: "looks at the masks of a loader's source"."""
+    instead: ClassVar[str] = (
+        "give it to create_loader(source, transform=...) with transforms that fastload knows, "
+        "which loader.explain() lists, and not to a data set"
+    )
 
-    def forward(self, *inputs: Any) -> Any:
-        raise ConfigurationError(
-            f"{type(self).__name__} works on the boxes of a loader's source; {self.instead}."
-        )
+    def __call__(self, *inputs: Any) -> Any:
+        raise ConfigurationError(f"{type(self).__name__} {self.works_on}: {self.instead}.")
+
+
+class _OfBoxes(ForLoaders, v2.Transform):  # type: ignore[misc]
+    works_on = "works on the boxes of a loader's source"
 
 
 class CanvasAffine(_OfBoxes):
@@ -642,8 +650,6 @@ class CanvasAffine(_OfBoxes):
     Boxes and points go where OpenCV's matrix puts them; pixels are interpolated between four, among
     them those of the fill, as by OpenCV.
     """
-
-    instead = "give it to create_loader(source, transform=...), and not to a data set"
 
     def __init__(
         self,
@@ -700,8 +706,6 @@ class CanvasJitter(_OfBoxes):
     by OpenCV's INTER_LINEAR.
     """
 
-    instead = "give it to create_loader(source, transform=...), and not to a data set"
-
     def __init__(
         self,
         size: int | tuple[int, int],
@@ -740,8 +744,6 @@ class TopDownAffine(_OfBoxes):
     With probability `p_half_body`, of an object with more than `num_joints_half_body` labelled
     keypoints, what is shown is around those of its upper or its lower half, 1.5 times as large.
     """
-
-    instead = "give it to create_loader(source, transform=...), and not to a data set"
 
     def __init__(
         self,
@@ -816,8 +818,6 @@ class RandomSizedBBoxSafeCrop(_OfBoxes):
     boxes, uniformly, and cut to whole pixels, as albumentations does; so that a box may lose a part
     of its last pixel. Of an image without objects a part of its own aspect ratio is taken.
     """
-
-    instead = "give it to create_loader(source, transform=...), and not to a data set"
 
     def __init__(
         self,
@@ -896,14 +896,8 @@ class DropObjects(_OfBoxes):
             raise ConfigurationError(f"DropObjects(max_ratio={max_ratio}) must be 1 or more.")
 
 
-class _OfSeveral(v2.Transform):  # type: ignore[misc]
-    """Makes a sample of several, which only a loader can read."""
-
-    def forward(self, *inputs: Any) -> Any:
-        raise ConfigurationError(
-            f"{type(self).__name__} makes a sample of several of a data set: give it to "
-            "create_loader(source, transform=...), and not to a data set."
-        )
+class _OfSeveral(ForLoaders, v2.Transform):  # type: ignore[misc]
+    works_on = "makes a sample of several of a data set"
 
 
 class Mosaic(_OfSeveral):
