@@ -1,7 +1,7 @@
 """Finds words that this project does not use, in code, comments, messages and the manual.
 
     python scripts/plain_words.py          # all files that git tracks
-    python scripts/plain_words.py FILE...
+    python scripts/plain_words.py FILE...  # paths from the root; not of what NOT_CHECKED leaves out
 
 Prints `file:line: "word": use ...` for each, and ends with 1 if there is one. A word is also found
 inside a name: `told` in `_told_at` and in `ToldBatch`.
@@ -125,18 +125,19 @@ def findings(path: str, text: str) -> Iterator[Finding]:
                     yield Finding(number, name, NAMES[name])
 
 
+def is_checked(path: str) -> bool:
+    """Whether words of this file are looked at; the path is relative to the root of the project."""
+    return any(fnmatch(Path(path).name, pattern) for pattern in CHECKED) and not any(
+        fnmatch(path, pattern) for pattern in NOT_CHECKED
+    )
+
+
 def checked_files() -> list[str]:
     """Paths of the files that git tracks, relative to the root of the project."""
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    return [
-        path
-        for path in listed
-        if any(fnmatch(Path(path).name, pattern) for pattern in CHECKED)
-        and not any(fnmatch(path, pattern) for pattern in NOT_CHECKED)
-        and (ROOT / path).is_file()
-    ]
+    return [path for path in listed if is_checked(path) and (ROOT / path).is_file()]
 
 
 def text_of(path: str) -> str:
@@ -147,7 +148,7 @@ def text_of(path: str) -> str:
 
 def main(paths: list[str]) -> int:
     count = 0
-    for path in paths or checked_files():
+    for path in filter(is_checked, paths) if paths else checked_files():
         for found in findings(path, text_of(path)):
             print(f'{path}:{found.line}: "{found.word}": use {found.use}')
             count += 1

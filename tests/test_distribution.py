@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from fastload import distribution
 from fastload.distribution import install_command
@@ -232,6 +234,55 @@ def test_the_matrix_of_pythons_is_that_of_the_classifiers() -> None:
     # One wheel from 3.12 on; the others have their own.
     assert 'build = ["cp310-*", "cp311-*", "cp312-*", "cp314t-*"]' in text
     assert '"wheel.py-api" = "cp312"' in text
+
+
+def requirements(listed: list[str]) -> dict[str, SpecifierSet]:
+    return {one.name.lower(): one.specifier for one in map(Requirement, listed)}
+
+
+def test_the_lock_file_is_of_the_requirements_that_there_are() -> None:
+    """What `uv lock --check` says, without an index."""
+    toml = pytest.importorskip("tomllib")
+    project = toml.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lock = toml.loads((ROOT / "uv.lock").read_text())
+    (locked,) = (one for one in lock["package"] if one["name"] == project["name"])
+    in_lock: dict[str, dict[str, SpecifierSet]] = {"": {}}
+    for one in locked["metadata"]["requires-dist"]:
+        extra = re.search("extra == '([^']+)'", one.get("marker", ""))
+        group = in_lock.setdefault(extra[1] if extra else "", {})
+        group[one["name"]] = SpecifierSet(one.get("specifier", ""))
+    extras = {
+        name: requirements(listed) for name, listed in project["optional-dependencies"].items()
+    }
+    assert in_lock == {"": requirements(project["dependencies"]), **extras}
+
+
+def test_the_recipe_for_conda_asks_for_what_the_package_asks_for() -> None:
+    toml = pytest.importorskip("tomllib")
+    yaml = pytest.importorskip("yaml")
+    pyproject = toml.loads((ROOT / "pyproject.toml").read_text())
+    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text())
+    listed: dict[str, list[str]] = {"host": [], "run": []}
+    for part, entries in recipe["requirements"].items():
+        for entry in entries:
+            if isinstance(entry, dict):
+                listed[part] += entry["then"]
+            elif "${{" not in entry:
+                listed.setdefault(part, []).append(entry)
+    needed = requirements(pyproject["project"]["dependencies"])
+    needed["pytorch"] = needed.pop("torch")
+    del needed["simplejpeg"]  # of wheels without a libjpeg: the recipe's core has one
+    run = requirements(listed["run"])
+    assert run.pop("python") == SpecifierSet()
+    assert run == needed
+    host = requirements(listed["host"])
+    built = requirements(pyproject["build-system"]["requires"])
+    assert {name: host[name] for name in built} == built
+    minimum = re.search(
+        r"cmake_minimum_required\(VERSION (\d+\.\d+)", (ROOT / "CMakeLists.txt").read_text()
+    )
+    assert minimum
+    assert requirements(listed["build"])["cmake"] == SpecifierSet(f">={minimum[1]}")
 
 
 def test_the_page_for_who_reads_the_code_names_folders_and_files_that_there_are() -> None:

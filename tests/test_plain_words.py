@@ -75,5 +75,17 @@ def test_the_command_names_file_line_word_and_the_word_to_use(tmp_path: Path) ->
     assert done.stdout.splitlines()[0] == f'{path}:2: "begun": use started'
 
 
+def test_files_that_are_left_out_are_so_when_they_are_named(
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pre-commit names each file that changes."""
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    (tmp_path / "licenses").mkdir()
+    for path in ("licenses/some.txt", "docs.zh-CN.md", "new.py"):
+        (tmp_path / path).write_text("begun")
+    assert check.main(["licenses/some.txt", "docs.zh-CN.md"]) == 0
+    assert check.main(["licenses/some.txt", "new.py"]) == 1
+
+
 def test_the_project_uses_its_own_words(check: Any) -> None:
     assert check.main([]) == 0
