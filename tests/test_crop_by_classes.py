@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,17 @@ from PIL import Image
 from torchvision.transforms import v2
 
 import fastload
-from fastload import pipelines
+from fastload import native, pipelines
 from fastload.backends.cache import CacheOptions
+from fastload.backends.looked import counted
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
+from fastload.geometry import Geometry, Resampling, View
 from fastload.geometry.boxes import rescaled_sizes
 from fastload.recipe.crop_by_classes import CropByClasses
 from fastload.recipe.photometric_bytes import DistortBytes, PhotometricDistortionOfBytes
 from fastload.recipe.transforms import FixedSizeCrop, RandomRescale
+from fastload.render.host import places_shown, render_row
 from tests.images import photo, png
 
 SIZES = [(40, 60), (90, 50), (64, 64), (30, 100), (70, 80), (48, 48)]
@@ -151,6 +155,49 @@ def test_masks_that_do_not_fit_are_named(size: Any, tmp_path: Path) -> None:
         pytest.raises(DecodeError, match=r"1\.png"),
     ):
         next(iter(loader))
+
+
+@pytest.mark.parametrize("backend", ["turbojpeg", "torch"])
+def test_crops_are_chosen_beside_masks_that_cannot_be_read(
+    folder: Path, backend: Any, tmp_path: Path
+) -> None:
+    """A sample whose mask is broken is substituted; the others of its batch are as before."""
+    broken = Path(shutil.copytree(folder, tmp_path / "broken"))
+    (broken / "masks" / "3.png").write_bytes(png(a_mask(SIZES[3], 3))[:60])
+    crop = CropByClasses(CROP, max_ratio=0.6, trials=4)
+    transform = v2.Compose([crop, FixedSizeCrop(CROP, mask_fill=9), v2.ToImage()])
+    how: dict[str, Any] = {"transform": transform, "seed": 2, "backend": backend}
+    with fastload.create_loader(folder, 6, **how) as loader:
+        ((images, masks),) = loader
+    with fastload.create_loader(broken, 6, on_error="substitute", **how) as loader:
+        ((others, their_masks),) = loader
+        assert loader.stats().substituted == 1
+    same = [number for number in range(6) if number != 3]
+    assert torch.equal(images[same], others[same])
+    assert torch.equal(masks[same], their_masks[same])
+    assert not torch.equal(images[3], others[3])
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_classes_are_counted_in_what_a_crop_shows(built: bool) -> None:
+    """Beside masks that are rendered."""
+    rng = np.random.default_rng(3)
+    mask = rng.integers(0, 256, (50, 70, 1), dtype=np.uint8)
+    given = {
+        "box": [[0, 0, 50, 70], [3, 5, 40, 61], [10, 0, 40, 70], [0, 0, 50, 70]],
+        "size": [[50, 70], [97, 33], [20, 90], [50, 70]],
+        "window": [[5, 6, 30, 41], [-4, 7, 90, 40], [0, -3, 25, 99], [60, 80, 5, 6]],
+    }
+    arrays = {name: np.array(rows, np.int32) for name, rows in given.items()}
+    flips = rng.random((2, 4, 2)) < 0.5
+    geometry = Geometry(**arrays, flip=flips[0], flipped_first=flips[1])
+    sampling = Resampling("nearest", fill=(7.0,))
+    with nullcontext() if built else mock.patch.object(native, "available", return_value=False):
+        for row, (_, _, height, width) in enumerate(arrays["window"].tolist()):
+            out = np.empty((4, height, width, 1), np.uint8)
+            render_row(mask, row, View(geometry, sampling, out))
+            found = counted(mask, *places_shown(geometry, row, sampling), 7)
+            np.testing.assert_array_equal(found, np.bincount(out[row].ravel(), minlength=256))
 
 
 def test_crops_by_classes_are_refused_without_masks() -> None:

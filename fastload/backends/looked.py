@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from fastload import native
 from fastload.decode.image import reader_of
 from fastload.draws import Draws, Int64Array
 from fastload.errors import DecodeError
 from fastload.files import DecodeSettings
-from fastload.geometry import GeometryPlan, View
+from fastload.geometry import GeometryPlan
 from fastload.recipe.crop_by_classes import CropByMask
-from fastload.render.host import render_row
+from fastload.render.host import places_shown
 from fastload.sources.base import Source
 
 Crops = Mapping[int, Int64Array]
@@ -95,23 +96,22 @@ class MaskLooks:
         """Of these rows, how often each of 256 classes is in the mask that the plan makes."""
         own = {stream: one[rows] for stream, one in crops.items()}
         geometry = plan.resolve(draws.take(rows), sizes[rows], own)
-        seen = []
-        for place, row in enumerate(rows.tolist()):
-            height, width = geometry.out_sizes[place].tolist()
-            out = np.empty((1, height, width, 1), dtype=np.uint8)
-            view = View(geometry, plan.mask_resampling, _OneRow(out, place))  # type: ignore[arg-type]
-            render_row(masks[row], place, view)
-            seen.append((row, np.bincount(out.reshape(-1), minlength=256)))
-        return seen
+        sampling = plan.mask_resampling
+        fill = np.asarray(sampling.fill).astype(np.uint8).reshape(-1)[0]
+        return [
+            (row, counted(masks[row], *places_shown(geometry, place, sampling), int(fill)))
+            for place, row in enumerate(rows.tolist())
+        ]
 
 
-@dataclass(frozen=True)
-class _OneRow:
-    """A row of a batch that has no others."""
-
-    pixels: Any
-    row: int
-
-    def __getitem__(self, row: int) -> Any:
-        assert row == self.row, "the others are not asked for"
-        return self.pixels[0]
+def counted(mask: Any, rows: Int64Array, columns: Int64Array, fill: int) -> Int64Array:
+    """How often each of 256 classes is among the pixels at these rows and columns of a mask, where
+    -1 has the class `fill`."""
+    own, across = rows[rows >= 0].astype(np.int32), columns[columns >= 0].astype(np.int32)
+    counts = np.zeros(256, dtype=np.int64)
+    if native.available():
+        native.load().count_classes(np.ascontiguousarray(mask), own, across, counts)
+    else:
+        counts += np.bincount(mask[own[:, None], across].reshape(-1), minlength=256)
+    counts[fill] += len(rows) * len(columns) - len(own) * len(across)
+    return counts

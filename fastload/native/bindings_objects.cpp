@@ -1,9 +1,12 @@
-// The bindings of boxes and masks of objects.
+// The bindings of boxes and masks of objects, and of masks of classes.
+#include <algorithm>
+
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/unique_ptr.h>
 
 #include "bindings.hpp"
 #include "boxes.hpp"
+#include "class_counts.hpp"
 #include "masks.hpp"
 
 namespace fastload {
@@ -84,11 +87,28 @@ void centre_boxes_of(Input<float, 2> boxes, Input<int64_t, 1> offsets, Input<int
     centre_boxes(table);
 }
 
+void count_classes_of(Input<uint8_t, 3> mask, Input<int32_t, 1> rows, Input<int32_t, 1> columns,
+                      Array<int64_t, 1> out) {
+    require(mask.shape(2) == 1 && out.size() == 256, "a mask (H, W, 1) and out (256,) are needed");
+    const auto lie_in = [](const Input<int32_t, 1>& places, size_t end) {
+        return std::all_of(places.data(), places.data() + places.size(), [end](int32_t place) {
+            return place >= 0 && static_cast<size_t>(place) < end;
+        });
+    };
+    require(lie_in(rows, mask.shape(0)) && lie_in(columns, mask.shape(1)),
+            "rows and columns must lie in the mask");
+    WithoutGil released;
+    count_classes(mask.data(), static_cast<int64_t>(mask.shape(1)), rows.data(),
+                  static_cast<int64_t>(rows.size()), columns.data(),
+                  static_cast<int64_t>(columns.size()), out.data());
+}
+
 }  // namespace
 
 void bind_objects(nb::module_& m, nb::class_<Pool>& pool) {
     m.def("centre_boxes", &centre_boxes_of, "boxes"_a, "offsets"_a, "sizes"_a, "one_size"_a,
           "labels"_a.none(), "out"_a);
+    m.def("count_classes", &count_classes_of, "mask"_a, "rows"_a, "columns"_a, "out"_a);
     m.def("move_boxes", &move_boxes_by, "maps"_a, "steps"_a, "boxes"_a, "kept"_a);
     pool.def("draw_masks", &draw_masks, "shapes"_a, "objects"_a, "images"_a, "maps"_a, "steps"_a,
              "out"_a, "here"_a);

@@ -89,8 +89,8 @@ def mmsegmentation(
 def mmsegmentation_batches(
     *, reduce_zero_label: bool = False
 ) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-    """The `batch_transform`: (images, masks) of a batch (images, masks, padding_mask). Images are 0
-    where they are padded, and masks int64.
+    """The `batch_transform`: (images, masks) of a batch (images, masks, padding_mask). The images
+    are set to 0, in place, where they are padded; masks are int64.
 
     Args:
         reduce_zero_label: as of `mmsegmentation`: class 0 becomes 255, and all others one less.
@@ -110,10 +110,10 @@ class _Batches:
     def __call__(
         self, images: torch.Tensor, masks: torch.Tensor, padding_mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        images = images.masked_fill(padding_mask[:, None], 0)
+        images.masked_fill_(padding_mask[:, None], 0)
         if self.reduce_zero_label:
-            nothing = (masks == 0) | (masks == _IGNORED)
-            masks = torch.where(nothing, _IGNORED, masks.long() - 1)
+            ignored = masks == _IGNORED
+            masks = (masks.byte() - 1).masked_fill_(ignored, _IGNORED)  # of bytes 0 - 1 is 255
         return images, masks.long()
 
 

@@ -370,6 +370,20 @@ def render_into(
         out[outside] = np.asarray(resampling.fill).astype(out.dtype)
 
 
+def places_shown(geometry: Geometry, row: int, resampling: Resampling) -> tuple[Any, Any]:
+    """The rows and columns of an image that a geometry with nothing later shows of it by the
+    nearest pixel, -1 for the fill; as they are before they are mirrored."""
+    assert geometry.later is None
+    (top, left, *extent), grid = geometry.box[row].tolist(), geometry.size[row].tolist()
+    *start, height, width = geometry.window[row].tolist()
+    first = _NEVER if geometry.flipped_first is None else geometry.flipped_first[row]
+    rows, columns = (
+        _shown((at, at + shown), extent[axis], grid[axis], resampling, bool(first[1 - axis]))
+        for axis, (at, shown) in enumerate(zip(start, (height, width), strict=True))
+    )
+    return np.where(rows < 0, -1, rows + top), np.where(columns < 0, -1, columns + left)
+
+
 def _copy(part: Pixels, out: Pixels, flips: tuple[bool, bool]) -> None:
     """Pixels as they are, or upside down, mirrored."""
     upside_down, mirrored = flips
