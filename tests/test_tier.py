@@ -32,9 +32,10 @@ from fastload.errors import ConfigurationError
 from fastload.geometry import Geometry
 from fastload.native.pool import NativePool, Status
 from fastload.sources import open_source
+from fastload.stores import tier_writer
 from fastload.stores.tier import Kept, Tier, bytes_of, digest_of
 from fastload.stores.tier import tier as tier_of_machine
-from fastload.stores.tier_writer import TierWriter
+from fastload.stores.tier_writer import DiskRate, TierWriter
 from tests import images
 from tests.backends import Contestant, contestants
 from tests.cases import whole_but
@@ -420,6 +421,75 @@ def test_ranges_that_are_kept_together_are_one_file(tier: Tier) -> None:
     assert [tier.get(name) for name in many] == [bytes([row]) for row in range(200)]
 
 
+LARGE = [os.urandom(size) for size in (150_001, 1 << 20, 4096, (1 << 20) + 7, 1, 300_000)]
+
+
+@needs_core
+@pytest.mark.parametrize("file_system", ["of the test", "in memory"])
+def test_files_that_are_written_past_the_cache_are_read_as_others(
+    file_system: str, tmp_path: Path
+) -> None:
+    """Large ones, by the thread that writes. One in memory has no disk, and may refuse."""
+    with tempfile.TemporaryDirectory(
+        dir=tmp_path if file_system == "of the test" else "/dev/shm"
+    ) as folder:
+        tier = Tier(Path(folder) / "tier", 1 << 30)
+        assert tier.read(NAMES[:6], lambda _: LARGE, later=True) == LARGE
+        tier.flush()
+        [file] = {path.stat().st_ino: path for path in files_of(tier)}.values()
+        assert [tier.get(name) for name in NAMES[:6]] == LARGE
+        digests = np.frombuffer(b"".join(NAMES[:6]), np.uint8).reshape(-1, 16)
+        kept = Kept(str(tier.folder), digests, [None] * 6)
+        failures = NativePool(1).read_headers(kept)[1]
+        assert not any("tier" in failure.message for failure in failures)  # they are no images
+        content = file.read_bytes()
+        assert content.startswith(b"".join(LARGE))
+        assert len(content) % 4096 == 0
+        assert not list(tier.folder.glob("??/.*")), "an unfinished file"
+        os.truncate(file, len(content) - 4096)
+        assert tier.get(NAMES[0]) is None
+
+
+@needs_core
+def test_to_a_slow_disk_it_is_written_by_the_cache(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slower than 200 MB a second, over 64 MiB; after ten minutes it is tried again."""
+    core, asked, seconds = native.load(), list[bool](), [0.0]
+
+    def write_to_tier(*arguments: Any) -> Any:
+        code, _, _ = core.write_to_tier(*arguments)
+        asked.append(arguments[-1])
+        return (code, 64 << 20, seconds[0]) if asked[-1] else (code, 0, 0.0)
+
+    slowed = SimpleNamespace(write_to_tier=write_to_tier, look_in_tier=core.look_in_tier)
+    monkeypatch.setattr(sys.modules[Tier.__module__], "_core", lambda: slowed)
+    now = [1000.0]
+    monkeypatch.setattr(tier_writer.time, "monotonic", lambda: now[0])
+    disk = DiskRate()
+    for row, (took, at) in enumerate(
+        [(0.33, 1000), (0.34, 1000), (0.1, 1599), (0.1, 1601), (0, 1602)]
+    ):
+        seconds[0], now[0] = took, at
+        tier.put_many(NAMES[row : row + 1], WANTED[row : row + 1], disk=disk)
+    assert asked == [True, True, False, True, True]
+    assert [tier.get(name) for name in NAMES[:5]] == WANTED[:5]
+    tier.put(NAMES[5], WANTED[5])
+    assert asked[5:] == [False]
+
+
+@needs_core
+def test_a_page_of_zeros_in_a_file_is_found(tier: Tier) -> None:
+    """As a disk that loses power may leave it."""
+    tier.read(NAMES[:6], lambda _: LARGE, later=True)
+    tier.flush()
+    with open(tier._path(NAMES[0]), "r+b") as file:
+        file.seek(1 << 20)
+        file.write(bytes(4096))
+    lost = [name for name in NAMES[:6] if tier.get(name) is None]
+    assert lost == [NAMES[1]]
+
+
 @needs_core
 def test_what_cannot_be_named_stops_only_itself(
     tier: Tier, caplog: pytest.LogCaptureFixture
@@ -515,10 +585,10 @@ class Slow:
         self.may, self.began = threading.Event(), threading.Event()
         write = Tier._write
 
-        def slow(this: Tier, kept: Any) -> None:
+        def slow(this: Tier, *arguments: Any) -> None:
             self.began.set()
             assert self.may.wait(LIMIT)
-            write(this, kept)
+            write(this, *arguments)
 
         monkeypatch.setattr(Tier, "_write", slow)
 
@@ -651,9 +721,9 @@ def test_the_end_of_a_program_waits_for_what_is_to_be_written(tier: Tier) -> Non
         from pathlib import Path
         from fastload.stores.tier import Tier, digest_of
         write = Tier._write
-        def slow(self, kept):
+        def slow(self, *arguments):
             time.sleep(0.3)
-            write(self, kept)
+            write(self, *arguments)
         Tier._write = slow
         names = [digest_of("s3://b/x", row, 1000, 7) for row in range(12)]
         Tier(Path(sys.argv[1]), 1 << 30).read(names, lambda rows: [b"x"] * 12, later=True)

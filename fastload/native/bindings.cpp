@@ -156,9 +156,10 @@ void look_in_tier(const nb::bytes& folder, Input<uint8_t, 2> digests, Array<bool
             is_in_tier(where, digests.data() + kDigestBytes * static_cast<int64_t>(row));
 }
 
-// As `write_tier`.
-int write_to_tier(const nb::bytes& folder, Input<uint8_t, 2> digests,
-                  const std::vector<nb::object>& data, const std::string& beside) {
+// As `write_tier`, and what it took past the cache: (error number, bytes, seconds).
+std::tuple<int, int64_t, double> write_to_tier(const nb::bytes& folder, Input<uint8_t, 2> digests,
+                                               const std::vector<nb::object>& data,
+                                               const std::string& beside, bool past_cache) {
     require(digests.shape(1) == static_cast<size_t>(kDigestBytes), "digests (B, 16) are needed");
     require(data.size() == digests.shape(0), "data: one a digest");
     std::vector<Bytes> rows;
@@ -166,7 +167,9 @@ int write_to_tier(const nb::bytes& folder, Input<uint8_t, 2> digests,
     for (const auto& one : data) rows.push_back(bytes_of_buffer(one, all));
     const std::string where(folder.c_str(), folder.size());
     WithoutGil released;
-    return write_tier(where, digests.data(), rows, beside);
+    DiskTime time;
+    const int code = write_tier(where, digests.data(), rows, beside, past_cache ? &time : nullptr);
+    return {code, time.bytes, time.seconds};
 }
 
 #endif
@@ -642,7 +645,8 @@ NB_MODULE(_core, m) {
         },
         "data"_a, "value"_a = 0);
     m.def("read_png16", &png16, "data"_a, "out"_a, "simd"_a = "auto");
-    m.def("write_to_tier", &write_to_tier, "folder"_a, "digests"_a, "data"_a, "beside"_a);
+    m.def("write_to_tier", &write_to_tier, "folder"_a, "digests"_a, "data"_a, "beside"_a,
+          "past_cache"_a = false);
     m.def("look_in_tier", &look_in_tier, "folder"_a, "digests"_a, "out"_a);
 #endif
     m.def("list_folders", &list_names, "root"_a, "folders"_a, "endings"_a, "suffixes"_a, "never"_a,

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <memory>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -25,6 +29,8 @@ constexpr size_t kMarkBytes = sizeof(kMark) - 1, kDigest = static_cast<size_t>(k
 constexpr size_t kMostRanges = 64, kMostBytes = size_t{16} << 20, kTail = 4096;
 static_assert(kMostRanges * kLine + kEnd <= kTail);
 constexpr int64_t kNotedAfter = 600;  // seconds
+// Smaller files are written to the system's cache: a request to the disk for each takes longer.
+constexpr size_t kPastCacheFrom = size_t{256} << 10;
 
 // Appends the lowest `count` bytes of a number, the lowest first.
 void put_number(std::vector<uint8_t>& bytes, uint64_t value, int count) {
@@ -48,38 +54,119 @@ int in_folder(const std::string& path, Make make) {
     return make(path) ? 0 : errno;
 }
 
-// Writes all parts, one after the other. Returns 0, or an error number.
-int write_all(int file, const std::vector<iovec>& parts) {
+// Writes all of these bytes. Returns 0, or an error number.
+int write_whole(int file, const iovec* parts, size_t count) {
     size_t size = 0;
-    for (const iovec& part : parts) size += part.iov_len;
+    for (size_t i = 0; i < count; ++i) size += parts[i].iov_len;
     ssize_t written;
     do {
-        written = ::writev(file, parts.data(), static_cast<int>(parts.size()));
+        written = ::writev(file, parts, static_cast<int>(count));
     } while (written < 0 && errno == EINTR);
     if (written < 0) return errno;
     return static_cast<size_t>(written) == size ? 0 : ENOSPC;  // the disk took only a part
+}
+
+// The content of a file that is written by the disk itself from one block of memory, without pages
+// of the system's cache (O_DIRECT). The memory is the thread's, for the next file, too.
+class PastCache {
+  public:
+    PastCache(int file, DiskTime& time) : file_(file), time_(time) {}
+
+    // Whether the system does so for this file.
+    bool begins() {
+#ifdef O_DIRECT
+        thread_local std::unique_ptr<uint8_t, decltype(&std::free)> memory(
+            static_cast<uint8_t*>(std::aligned_alloc(kPage, kAtOnce)), &std::free);
+        memory_ = memory.get();
+        return memory_ != nullptr && ::fcntl(file_, F_SETFL, O_DIRECT) == 0;
+#else
+        return false;
+#endif
+    }
+
+    // Each returns 0, or an error number.
+    int add(const uint8_t* data, size_t size) {
+        for (size_t done = 0; done < size;) {
+            const size_t some = std::min(size - done, kAtOnce - used_);
+            std::memcpy(memory_ + used_, data + done, some);
+            used_ += some;
+            done += some;
+            if (used_ == kAtOnce)
+                if (const int code = flush()) return code;
+        }
+        return 0;
+    }
+
+    // These are the last bytes of the file, whose size is made a multiple of the page by zeros
+    // before them.
+    int end(const uint8_t* data, size_t size) {
+        static constexpr uint8_t zeros[kPage] = {};
+        const size_t over = (used_ + size) % kPage;
+        if (const int code = add(zeros, over == 0 ? 0 : kPage - over)) return code;
+        if (const int code = add(data, size)) return code;
+        return used_ == 0 ? 0 : flush();
+    }
+
+  private:
+    // Bytes of memory, and so of a request to the disk: more is no faster.
+    static constexpr size_t kAtOnce = size_t{1} << 20;
+    // Memory, place and size of such a request are multiples of this, on disks whose sectors are
+    // no larger.
+    static constexpr size_t kPage = 4096;
+
+    int flush() {
+        using Clock = std::chrono::steady_clock;
+        const iovec all = {memory_, std::exchange(used_, 0)};
+        const auto began = Clock::now();
+        int code = write_whole(file_, &all, 1);
+        time_.seconds += std::chrono::duration<double>(Clock::now() - began).count();
+        time_.bytes += static_cast<int64_t>(all.iov_len);
+        // Larger sectors, or a file system that says only now that it cannot.
+        if (code == EINVAL && ::fcntl(file_, F_SETFL, 0) == 0) code = write_whole(file_, &all, 1);
+        return code;
+    }
+
+    const int file_;
+    DiskTime& time_;
+    uint8_t* memory_ = nullptr;
+    size_t used_ = 0;  // bytes of it
+};
+
+// Writes the ranges and the table to a new file. Returns 0, or an error number.
+int write_content(int file, const uint8_t* digests, const Bytes* data, size_t count,
+                  DiskTime* time) {
+    std::vector<iovec> parts;
+    std::vector<uint8_t> table;
+    uint64_t offset = 0;
+    for (size_t i = 0; i < count; ++i) offset += data[i].size;
+    DiskTime unused;
+    PastCache direct(file, time != nullptr ? *time : unused);
+    const bool past_cache = time != nullptr && offset >= kPastCacheFrom && direct.begins();
+    offset = 0;
+    for (size_t i = 0; i < count; ++i) {
+        table.insert(table.end(), digests + i * kDigest, digests + (i + 1) * kDigest);
+        put_number(table, offset, 8);
+        put_number(table, data[i].size, 8);
+        put_number(table, crc32(data[i].data, data[i].size), 4);
+        offset += data[i].size;
+        if (!past_cache)
+            parts.push_back({const_cast<uint8_t*>(data[i].data), data[i].size});
+        else if (const int code = direct.add(data[i].data, data[i].size))
+            return code;
+    }
+    table.insert(table.end(), kMark, kMark + kMarkBytes);
+    put_number(table, count, 4);
+    if (past_cache) return direct.end(table.data(), table.size());
+    parts.push_back({table.data(), table.size()});
+    return write_whole(file, parts.data(), parts.size());
 }
 
 // Writes `count` ranges to one file, and gives it their names. Returns 0, or an error number.
 // `named`: how many ranges, from the first on, have their names after success: all, or one on a
 // file system without hard links.
 int write_file(const std::string& folder, const uint8_t* digests, const Bytes* data, size_t count,
-               const std::string& beside, size_t& named) {
-    std::vector<iovec> parts;
-    std::vector<uint8_t> table;
-    uint64_t offset = 0;
+               const std::string& beside, DiskTime* time, size_t& named) {
     named = 0;
-    for (size_t i = 0; i < count; ++i) {
-        parts.push_back({const_cast<uint8_t*>(data[i].data), data[i].size});
-        table.insert(table.end(), digests + i * kDigest, digests + (i + 1) * kDigest);
-        put_number(table, offset, 8);
-        put_number(table, data[i].size, 8);
-        put_number(table, crc32(data[i].data, data[i].size), 4);
-        offset += data[i].size;
-    }
-    table.insert(table.end(), kMark, kMark + kMarkBytes);
-    put_number(table, count, 4);
-    parts.push_back({table.data(), table.size()});
     const std::string path = tier_path(folder, digests);
     const size_t name = path.rfind('/') + 1;
     const std::string unfinished = path.substr(0, name) + '.' + path.substr(name) + beside;
@@ -89,7 +176,7 @@ int write_file(const std::string& folder, const uint8_t* digests, const Bytes* d
         return file >= 0;
     });
     if (code != 0) return code;
-    code = write_all(file, parts);
+    code = write_content(file, digests, data, count, time);
     if (::close(file) != 0 && code == 0) code = errno;
     // The first name last: it renames the unfinished file.
     bool links = true;
@@ -171,7 +258,7 @@ void note_use(int file, const TierSpan& span) {
 }
 
 int write_tier(const std::string& folder, const uint8_t* digests, const std::vector<Bytes>& data,
-               const std::string& beside) {
+               const std::string& beside, DiskTime* past_cache) {
     size_t most = kMostRanges;
     for (size_t first = 0; first < data.size();) {
         size_t count = 1, bytes = data[first].size;
@@ -180,7 +267,7 @@ int write_tier(const std::string& folder, const uint8_t* digests, const std::vec
             bytes += data[first + count++].size;
         size_t named = 0;
         const int code = write_file(folder, digests + first * kDigest, data.data() + first, count,
-                                    beside, named);
+                                    beside, past_cache, named);
         if (code != 0) return code;
         if (named < count) most = 1;  // one name, so one range, for each file
         first += named;

@@ -42,10 +42,18 @@ bool is_in_tier(const std::string& folder, const uint8_t* digest);
 // files in use are evicted last. `span`: of any range in the file.
 void note_use(int file, const TierSpan& span);
 
+// How long a disk took for what was written past the system's cache.
+struct DiskTime {
+    int64_t bytes = 0;
+    double seconds = 0;
+};
+
 // Writes ranges, several to a file; each gets its name when its file is complete. `digests`:
 // kDigestBytes for each of `data`. `beside`: a suffix for unfinished files that no other thread or
-// process uses. The folder must exist. Returns 0, or the error number (errno) at which it stopped.
+// process uses. The folder must exist. `past_cache`: if it is given, files of 256 KiB and more are
+// written by the disk itself, where it can, no copy stays in the system's cache, and what that took
+// is added. Returns 0, or the error number (errno) at which it stopped.
 int write_tier(const std::string& folder, const uint8_t* digests, const std::vector<Bytes>& data,
-               const std::string& beside);
+               const std::string& beside, DiskTime* past_cache = nullptr);
 
 }  // namespace fastload

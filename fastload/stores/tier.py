@@ -40,7 +40,7 @@ from fastload.stores.base import Data
 from fastload.stores.reads import sleep
 
 if TYPE_CHECKING:
-    from fastload.stores.tier_writer import TierWriter
+    from fastload.stores.tier_writer import DiskRate, TierWriter
 
 logger = logging.getLogger("fastload")
 
@@ -147,8 +147,11 @@ class Tier:
         """Keep the bytes of a range, if there is space for them. Never raises."""
         self.put_many([digest], [data])
 
-    def put_many(self, digests: Sequence[bytes], data: Sequence[Data]) -> None:
-        """Keep the bytes of several ranges, see `put`."""
+    def put_many(
+        self, digests: Sequence[bytes], data: Sequence[Data], *, disk: DiskRate | None = None
+    ) -> None:
+        """Keep the bytes of several ranges, see `put`. `disk`: while it is fast, they are written
+        by the disk itself, for which the caller waits, without a copy in the system's cache."""
         if time.monotonic() < self._paused_until:
             return
         if any(len(each) + _LINE.size > self.limit for each in data):
@@ -163,11 +166,11 @@ class Tier:
         if not kept:
             return
         try:
-            self._write(kept)
+            self._write(kept, disk)
         except OSError as error:
             self._pause(str(error.strerror or error))
 
-    def _write(self, kept: Sequence[tuple[bytes, Data]]) -> None:
+    def _write(self, kept: Sequence[tuple[bytes, Data]], disk: DiskRate | None) -> None:
         """Write files; stops at the first that cannot be written. Raises OSError. Without the
         native core each range has a file of its own."""
         core, beside = _core(), f".{os.getpid()}.{threading.get_ident()}.tmp"
@@ -179,7 +182,12 @@ class Tier:
         # All files in one call: after each system call a thread waits for those that hold the GIL.
         digests = np.frombuffer(b"".join(digest for digest, _ in kept), np.uint8).reshape(-1, 16)
         contents = [each for _, each in kept]
-        code = core.write_to_tier(os.fsencode(self.folder), digests, contents, beside)
+        past_cache = disk is not None and disk.is_fast()
+        code, size, seconds = core.write_to_tier(
+            os.fsencode(self.folder), digests, contents, beside, past_cache
+        )
+        if disk is not None:
+            disk.took(size, seconds)
         if code:
             raise OSError(code, os.strerror(code))
 
@@ -242,9 +250,8 @@ class Tier:
         locks = _Locks(self.folder)
         try:
             mine = [row for row in left if locks.take(digests[row])]
-            for row in mine:  # written between the first look and the lock
-                if os.path.exists(self._path(digests[row])):
-                    contents[row] = self.get(digests[row])
+            for row in self._here(mine, digests):  # written between the first look and the lock
+                contents[row] = self.get(digests[row])
             missing = [row for row in mine if contents[row] is None]
             handed = self._fetch(missing, digests, fetch, contents, locks if later else None)
             if handed:
@@ -265,6 +272,15 @@ class Tier:
         still = [row for row, data in enumerate(contents) if data is None]
         self._fetch(still, digests, fetch, contents, None)
         return [b"" if data is None else data for data in contents]
+
+    def _here(self, rows: list[int], digests: Sequence[bytes]) -> list[int]:
+        """Those of the rows that have a file. By the core this is one call: after each system call
+        a thread waits for those that hold the GIL."""
+        wanted = b"".join(digests[row] for row in rows)
+        here = self.look(np.frombuffer(wanted, np.uint8).reshape(-1, 16))
+        if here is None:
+            return [row for row in rows if os.path.exists(self._path(digests[row]))]
+        return [rows[at] for at in np.flatnonzero(here)]
 
     def _fetch(
         self,
@@ -290,12 +306,12 @@ class Tier:
     @property
     def _write_later(self) -> TierWriter:
         """The writer of this process: a forked one has no thread of its parent's."""
-        from fastload.stores.tier_writer import TierWriter
+        from fastload.stores.tier_writer import DiskRate, TierWriter
 
         with self._lock:
             if self._writer is None or self._process != os.getpid():
                 self._process = os.getpid()
-                self._writer = TierWriter(self.put_many, self._unlink)
+                self._writer = TierWriter(partial(self.put_many, disk=DiskRate()), self._unlink)
             return self._writer
 
     def _waiting(self, digest: bytes) -> Data | None:
@@ -479,16 +495,23 @@ fcntl = _module_of_locks()
 
 
 class _Locks:
-    """Locks of one thread on single bytes of the file `lock` (Linux's open file description locks).
+    """Locks of one thread on single bytes of the file `lock` (Linux's open file description locks),
+    which is opened for the first of them.
 
     Where the system has none, each is granted: ranges may then be fetched twice.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._file = -1
+        self._folder, self._file = folder, -1
+
+    def _open(self) -> None:
+        path, flags = f"{self._folder}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                self._file = os.open(path, flags, 0o600)
+            except FileNotFoundError:
+                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._file = os.open(path, flags, 0o600)
 
     def __enter__(self) -> _Locks:
         return self
@@ -503,6 +526,8 @@ class _Locks:
 
     def take(self, digest: bytes) -> bool:
         """Whether this lock is held now."""
+        if self._file < 0:
+            self._open()
         at = int.from_bytes(digest[:7], "little")
         return self._set("F_WRLCK", at, 1)
 

@@ -24,6 +24,32 @@ _IDLE = 1.0
 """Seconds without work after which the thread ends."""
 _AT_END = 10.0
 """Seconds for which the end of the program waits until all is written."""
+_SLOW = 200e6
+"""Bytes a second. What is written past the system's cache is read from the disk in the next epoch.
+Hard disks write at about this rate at most, and read ranges of 100 kB here and there at a tenth of
+it; small network disks reach half of it. There the next epoch reads memory, where it has room."""
+_JUDGED = 64 << 20
+"""Bytes by which the rate of a disk is judged."""
+_SLOW_FOR = 600.0
+"""Seconds until a disk that was slow, perhaps for others that wrote, is tried again."""
+
+
+class DiskRate:
+    """Whether a disk is fast enough to write to it past the system's cache, by what it took."""
+
+    def __init__(self) -> None:
+        self._size, self._seconds, self._slow_until = 0, 0.0, -_SLOW_FOR
+
+    def is_fast(self) -> bool:
+        return time.monotonic() >= self._slow_until
+
+    def took(self, size: int, seconds: float) -> None:
+        """So many bytes were written past the cache."""
+        self._size, self._seconds = self._size + size, self._seconds + seconds
+        if self._size >= _JUDGED:
+            if self._size < _SLOW * self._seconds:
+                self._slow_until = time.monotonic() + _SLOW_FOR
+            self._size, self._seconds = 0, 0.0
 
 
 class Closes(Protocol):

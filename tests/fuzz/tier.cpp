@@ -4,8 +4,9 @@
 // hold, besides that memory is in order: what is found lies in the file, before its table, and is
 // read as it is there if its checksum fits, else refused.
 //
-// Ranges of any bytes are written, their files changed: bytes, the end, or a file in another's
-// place. Each range is read as it was, or refused; if nothing was changed, read.
+// Ranges of any bytes are written, by the system's cache or past it, their files changed: bytes,
+// the end, or a file in another's place. Each range is read as it was, or refused; if nothing was
+// changed, read.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -26,6 +27,7 @@ namespace {
 using namespace fastload;
 
 constexpr size_t kDigest = static_cast<size_t>(kDigestBytes), kMostRanges = 70;
+constexpr size_t kLarge = size_t{256} << 10;
 constexpr int64_t kTable = 64 * 36 + 12;  // bytes, of the most lines and the end
 
 // A folder of this process, until it ends.
@@ -135,6 +137,7 @@ bool change(const Pixels& digests, size_t count, Choices& choices) {
 
 void written(const uint8_t* data, size_t size) {
     if (size < 2) return;
+    const bool past_cache = data[0] >= 240;
     const size_t count = 1 + data[0] % kMostRanges, changes = std::min<size_t>(data[1], size - 2);
     Choices choices(data + 2, changes);
     const Pixels all(data + 2 + changes, data + size), digests = digests_of(count);
@@ -147,8 +150,12 @@ void written(const uint8_t* data, size_t size) {
         ranges.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(from),
                             all.begin() + static_cast<std::ptrdiff_t>(from + length));
     }
+    // Small files are written by the cache in any case.
+    if (past_cache) ranges.back().resize(kLarge + all.size(), 7);
     for (const Pixels& range : ranges) bytes.push_back({range.data(), range.size()});
-    require(write_tier(folder(), digests.data(), bytes, ".1.tmp") == 0, "not written");
+    DiskTime time;
+    DiskTime* const past = past_cache ? &time : nullptr;
+    require(write_tier(folder(), digests.data(), bytes, ".1.tmp", past) == 0, "not written");
     const bool changed = change(digests, count, choices);
     std::vector<Bytes> nothing(count, Bytes{nullptr, 0});
     const auto rows = open_tier({folder(), digests.data(), nothing, static_cast<int>(count)});
