@@ -217,6 +217,34 @@ def test_data_without_objects_or_points_are_refused(given: Any, why: str) -> Non
         fastload.open_source(given, samples="poses")
 
 
+def test_several_columns_of_boxes_or_keypoints_are_ambiguous() -> None:
+    boxes = fastload.Ragged.of([[[0.0, 0, 4, 4], [1.0, 1, 4, 4]]])
+    points = fastload.Ragged.of([np.ones((2, 1, 3))])
+    data = {
+        "image": np.zeros((1, 8, 8, 3), np.uint8),
+        "boxes": boxes,
+        "visible": boxes,
+        "keypoints": points,
+        "others": points,
+    }
+    roles = {"visible": "boxes", "others": "keypoints"}
+    with pytest.raises(ConfigurationError, match=r"keypoints .*\(keypoints, others\).*'unmoved'"):
+        fastload.open_source(data, roles=roles, samples="poses")
+    objects = fastload.open_source(data, roles=roles, samples="objects")  # here none of them counts
+    transform = v2.Compose([TopDownAffine((8, 8)), v2.ToImage()])
+    with pytest.raises(ConfigurationError, match=r"boxes of .*\(boxes, visible\).*'unmoved'"):
+        fastload.create_loader(objects, 1, transform=transform)
+    roles["visible"] = "unmoved"
+    objects = fastload.open_source(data, roles=roles, samples="objects")
+    with pytest.raises(ConfigurationError, match=r"keypoints of .*\(keypoints, others\)"):
+        fastload.create_loader(objects, 1, transform=transform)
+    roles["others"] = "unmoved"  # the remedy
+    poses = fastload.open_source(data, roles=roles, samples="poses")
+    with fastload.create_loader(poses, 2, transform=transform) as loader:
+        (batch,) = loader
+    assert batch["boxes"].shape == (2, 4)
+
+
 def test_other_samples_are_refused(coco: Path) -> None:
     with pytest.raises(ConfigurationError, match="samples='people': must be 'images'"):
         fastload.open_source(coco, split="train", samples="people")  # type: ignore[arg-type]

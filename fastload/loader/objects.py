@@ -85,7 +85,7 @@ def _check_composite(source: Source, sampler: Any) -> None:
 
 def _check_one_object(op: GeometryStep, source: Source) -> None:
     """Raise ConfigurationError if samples are not one object each, with what the operation
-    needs."""
+    needs, in one column."""
     boxes, points = one_each(source)
     count = source.values[points].in_array().array.shape[1] if points else 0  # type: ignore[union-attr]
     if not boxes:

@@ -6,6 +6,7 @@ keypoints) becomes a row of its own for each.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,8 +34,8 @@ def by_object(opened: Opened, samples: str) -> Opened:
             there is such a column, and at least one keypoint whose third number is above 0.
 
     Raises:
-        ConfigurationError: `samples` is none of these; there are no objects, or no keypoints with a
-            third number; the data are a mix of several sources.
+        ConfigurationError: `samples` is none of these; there are no objects; for poses no keypoints
+            with a third number, or several columns of them; the data are a mix of several sources.
         SourceError: nothing is left.
     """
     source = opened.source
@@ -82,16 +83,28 @@ def by_object(opened: Opened, samples: str) -> Opened:
 
 def one_each(source: Source) -> tuple[str, str]:
     """The names of the columns of boxes (N, 4) and of keypoints (N, K, 3), where a sample is one
-    object; empty: there is none such."""
-    boxes = points = ""
+    object; empty: there is none such. Raises ConfigurationError: there are several."""
+    boxes, points = list[str](), list[str]()
     for name, column in source.values.items():
         stored = column.in_array()
         shape = () if stored is None else stored.array.shape[1:]
         if shape == (4,) and column.kind.drops_objects:
-            boxes = boxes or name
+            boxes.append(name)
         elif len(shape) == 2 and shape[1] == 3 and is_points(column):
-            points = points or name
-    return boxes, points
+            points.append(name)
+    return _single(boxes, source, "boxes"), _single(points, source, "keypoints")
+
+
+def _single(names: Sequence[str], source: Source, what: str) -> str:
+    """The one of these columns; empty: there is none. Raises ConfigurationError: which one says
+    where an object is, nobody knows."""
+    if len(names) > 1:
+        raise ConfigurationError(
+            f"{source.name} has {what} of an object in several columns ({', '.join(names)}), and "
+            "which of them counts is not said. Have the others served as they are: "
+            f"open_source(..., roles={{{names[1]!r}: 'unmoved'}})."
+        )
+    return names[0] if names else ""
 
 
 def objects_of(source: Source, indices: Int64Array) -> Objects:
@@ -111,16 +124,19 @@ def _kept(
     kept = np.ones(count, dtype=np.bool_)
     if samples == OBJECTS:
         return kept, []
-    posed = next((name for name, one in source.instances.items() if is_points(one)), None)
-    shape: tuple[int, ...] = () if posed is None else rows[posed].values.shape
-    if len(shape) != 3 or shape[-1] != 3:
+    flagged = [
+        name
+        for name, one in source.instances.items()
+        if is_points(one) and rows[name].values.ndim == 3 and rows[name].values.shape[-1] == 3
+    ]
+    posed = _single(flagged, source, "keypoints")
+    if not posed:
         raise ConfigurationError(
             f"samples={samples!r}: {source.name} has no keypoints (N, K, 3) of objects, with a "
             f"number that says whether each is labelled (columns: {', '.join(source.columns)}). "
             "Open what has them (of COCO the file person_keypoints_train2017.json), or give "
             f"{OBJECTS!r}."
         )
-    assert posed is not None
     notes = []
     for what, bad in (
         ("crowd", rows["iscrowd"].values != 0 if "iscrowd" in rows else ~kept),
