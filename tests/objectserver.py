@@ -52,6 +52,8 @@ class ObjectServer:
     URL."""
     requests: list[tuple[str, str, str]] = field(default_factory=list)
     """(method, path with query, range) of every request."""
+    slow_at_once: int = 0
+    """The most "slow" requests that waited at the same time."""
     url: str = ""
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -71,6 +73,16 @@ def etag(data: bytes) -> str:
 def object_server(tls: ssl.SSLContext | None = None) -> Iterator[ObjectServer]:
     """`tls`: with which it is a server of https."""
     state = ObjectServer()
+    waiting, counting = [0], threading.Lock()
+
+    @contextmanager
+    def counted() -> Iterator[None]:
+        with counting:
+            waiting[0] += 1
+            state.slow_at_once = max(state.slow_at_once, waiting[0])
+        yield
+        with counting:
+            waiting[0] -= 1
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -205,7 +217,8 @@ def object_server(tls: ssl.SSLContext | None = None) -> Iterator[ObjectServer]:
 
         def _failed(self, fault: str) -> bool:
             if fault == "slow":
-                time.sleep(0.3)
+                with counted():  # before the answer, after which a client may ask for more
+                    time.sleep(0.3)
             if fault.endswith("page"):
                 headers = {"Last-Modified": NOW} if fault == "dated page" else {}
                 self._send(200, b"<html>Log in</html>", headers)

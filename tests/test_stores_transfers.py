@@ -210,6 +210,21 @@ def test_one_of_two_requests_fails_and_the_other_answers(
     assert len(server.reads_of("bucket/x")) == 2
 
 
+def test_no_more_are_made_at_once_than_the_plan_says(server: ObjectServer) -> None:
+    """Half as many after an answer 503."""
+    names = [f"{number}" for number in range(8)]
+    server.objects |= {f"bucket/{name}": DATA for name in names}
+    store, _ = stores.store_of(URL)
+    store.flight.limit = 8
+    server.faults["bucket/0"] = ["503"]
+    assert read(url="s3://bucket/0") == DATA
+    assert store.flight.limit == 4
+    server.faults |= {f"bucket/{name}": ["slow"] for name in names}
+    wanted = [Range(f"s3://bucket/{name}") for name in names]
+    assert stores.read_many(wanted, by_tier=False) == [DATA] * 8
+    assert 1 <= server.slow_at_once <= 4
+
+
 @pytest.mark.whole
 def test_a_store_that_asks_to_wait_is_waited_for(
     server: ObjectServer, monkeypatch: pytest.MonkeyPatch
