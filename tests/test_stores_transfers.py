@@ -176,6 +176,15 @@ def test_an_answer_in_chunks_that_ends_early(
     assert len(server.reads_of("bucket/x")) == 3
 
 
+@pytest.mark.whole
+def test_an_object_larger_than_memory_is_taken_for_at_once(server: ObjectServer) -> None:
+    """64 MiB are taken for the first bytes, whatever the answer says, and more as they come."""
+    block = os.urandom(1 << 20)
+    server.objects["bucket/large"] = b"".join(row.to_bytes(4, "big") + block for row in range(150))
+    data = read(url="s3://bucket/large")
+    assert data == server.objects["bucket/large"]
+
+
 # -- When it is asked for again --------------------------------------------------------------------
 
 

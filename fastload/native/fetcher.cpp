@@ -133,6 +133,15 @@ Body::~Body() {
 }
 
 void Body::grow(BodyMemory& memory, size_t least) {
+    if (capacity_ >= static_cast<size_t>(kMostAtOnce)) {
+        // Of so much the system moves the pages: twice the bytes are in memory at no time.
+        const size_t size = rounded(least);
+        void* moved = std::realloc(data_, size);
+        if (moved == nullptr) throw std::bad_alloc();
+        data_ = static_cast<uint8_t*>(moved);
+        capacity_ = size;
+        return;
+    }
     size_t capacity = least;
     uint8_t* data = memory.take(capacity);
     if (data_ != nullptr) {
