@@ -22,11 +22,11 @@ def is_locked(path: Path) -> bool:
     """Whether a process holds this lock. False where it cannot be tried: `exclusive_lock` then
     raises the reason."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
-        return not _try_lock(file, shared=True)
+        return not try_lock(file, shared=True)
     return False
 
 
-def _try_lock(file: IO[Any], *, shared: bool = False, wait: bool = False) -> bool:
+def try_lock(file: IO[Any], *, shared: bool = False, wait: bool = False) -> bool:
     """Whether this open file is locked now, until it is closed. Raises OSError."""
     try:
         import fcntl
@@ -51,7 +51,7 @@ def _try_lock(file: IO[Any], *, shared: bool = False, wait: bool = False) -> boo
 def lock_until_closed(file: IO[Any]) -> None:
     """Wait until no other process has locked this open file. Raises OSError: it cannot be
     locked."""
-    while not _try_lock(file, wait=True):
+    while not try_lock(file, wait=True):
         pass
 
 

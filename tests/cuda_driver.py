@@ -33,10 +33,22 @@ class Refused:
         return self._number
 
 
+class Handle:
+    """A CUipcMemHandle: 64 bytes at an address."""
+
+    def __init__(self) -> None:
+        self.bytes = ctypes.create_string_buffer(64)
+
+    def getPtr(self) -> int:  # noqa: N802 - as cuda-bindings has it
+        return ctypes.addressof(self.bytes)
+
+
 def driver_on_host() -> Any:
     """`launched` of it: name, blocks and threads of each launch; `contexts.stack`: those that are
     current in this thread, the last one in front; `used`: that of each launch. A module is its
-    code, a function its name, a context its device's number."""
+    code, a function its name, a context its device's number. `allocated`: blocks of memory by their
+    addresses, of which a handle has the address; `peers`: the devices that have read another one's,
+    and that one's. An opened block is a copy: nothing that is written to it later is seen."""
     launched = list[tuple[str, int, int]]()
     contexts = Contexts()
     started, used = list[int](), list[int]()
@@ -78,8 +90,59 @@ def driver_on_host() -> Any:
         core.run_kernel_on_host(function, ctypes.string_at(address, size), grid)
         return (0,)
 
+    allocated = dict[int, tuple[int, Any]]()
+    opened = dict[int, tuple[int, Any]]()
+    peers = list[tuple[int, int]]()
+    invalid = Refused("CUDA_ERROR_INVALID_VALUE", 1)
+
+    def allocate(size: int) -> tuple[Any, ...]:
+        block = ctypes.create_string_buffer(size)
+        allocated[ctypes.addressof(block)] = contexts.stack[-1], block
+        return 0, ctypes.addressof(block)
+
+    def copy(address: int, source: int, size: int) -> tuple[int]:
+        ctypes.memmove(address, source, size)
+        return (0,)
+
+    def handle_of(address: int) -> tuple[Any, ...]:
+        handle = Handle()
+        ctypes.memmove(handle.bytes, address.to_bytes(8, "little"), 8)
+        return 0, handle
+
+    def open_handle(handle: Handle, flags: int) -> tuple[Any, ...]:
+        address = int.from_bytes(handle.bytes.raw[:8], "little")
+        if flags != 1 or address not in allocated:
+            return invalid, None
+        device, block = allocated[address]
+        copied = ctypes.create_string_buffer(block.raw, len(block))
+        opened[ctypes.addressof(copied)] = address, copied
+        peers.append((contexts.stack[-1], device))
+        return 0, ctypes.addressof(copied)
+
+    def free(address: int) -> tuple[Any]:
+        """What another process has open may not be freed."""
+        if any(address == of for of, _ in opened.values()):
+            return (invalid,)
+        del allocated[address]
+        return (0,)
+
+    def close_handle(address: int) -> tuple[int]:
+        del opened[address]
+        return (0,)
+
     return SimpleNamespace(
         launched=launched,
+        allocated=allocated,
+        peers=peers,
+        read=ctypes.string_at,
+        cuMemAlloc=in_context(allocate),
+        cuMemcpyHtoD=in_context(copy),
+        cuMemFree=in_context(free),
+        cuCtxSynchronize=in_context(lambda: (0,)),
+        CUipcMemHandle=Handle,
+        cuIpcGetMemHandle=in_context(handle_of),
+        cuIpcOpenMemHandle=in_context(open_handle),
+        cuIpcCloseMemHandle=in_context(close_handle),
         contexts=contexts,
         used=used,
         cuInit=init,

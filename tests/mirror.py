@@ -41,6 +41,7 @@ TESTS = {
     "test_cache_backend": "backends.cache cache.reading cache.resident",
     "test_cache_build": "cache.build cache.manifest cache.progress cache.samples "
     "cache.writing cli.cache locks",
+    "test_cache_parts": "cache.parts render.peer_memory",
     "test_cache_resident_files": "backends.pixels_resident cache.resident_files",
     "test_cache_filler": "cache.choice cache.filler",
     "test_cache_stamps": "cache.stamps",

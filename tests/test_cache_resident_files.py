@@ -173,7 +173,7 @@ def test_images_are_in_several_blocks_of_memory(
     loader = make()
     assert_same(batches(loader, 2), wanted)
     backend: Any = loader._parts.backend
-    assert len(backend._backend._pixels._images._parts) > 3
+    assert len(backend._backend._pixels._images._blocks) > 3
     assert "6 of 10 images" in loader.explain()
 
 
@@ -266,11 +266,11 @@ def test_memory_of_the_device_that_does_not_hold_them(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is an error when the loader is made, by some of the files; or when the images are read."""
-    words = r"compressed=True: .* takes .* or more, .* are free there\. Use smaller files .*pack"
+    words = r"compressed=True: .* takes .* or more, .* are free there\..* Use smaller files .*pack"
     monkeypatch.setattr(resident_files, "_free_on", lambda device: 2 * MEMORY + 20_000)
     with pytest.raises(CacheError, match=words):
         make()
-    monkeypatch.setattr("fastload.backends.pixels_resident.about_bytes", lambda column: 0)
+    monkeypatch.setattr(resident_files, "about_bytes", lambda column: 0)
     with pytest.raises(CacheError, match=words):
         next(iter(make()))
 

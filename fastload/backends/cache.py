@@ -93,7 +93,8 @@ class CacheOptions(BackendOptions):
     otherwise files."""
     compressed: bool = field(default=False, kw_only=True)
     """With storage="device": keep JPEGs as they are in the GPU's memory, and decode each batch
-    there (`docs/gpu-decode.md`). The samples are those of the files as they were when they were
+    there (`docs/gpu-decode.md`). Where one GPU does not hold them, each rank of a machine holds a
+    part, which the others read. The samples are those of the files as they were when they were
     read, for the first batch: a file that is replaced after that goes unnoticed until another
     loader is made. No cache of pixels is built; what is noted of the files is kept in `directory`,
     as `points.seek`, or else where the seek index of `turbojpeg` is."""

@@ -4,6 +4,7 @@ host sends for a batch is where each thread begins, and the weights of the resiz
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ from fastload.backends.needs import Asked
 from fastload.backends.pixels_native import CorePart, LaterPart, bytes_for_core
 from fastload.backends.pixels_planned import PlannedPixels, require_device
 from fastload.backends.rows import Buffers
-from fastload.cache.resident_files import ResidentImages, about_bytes, require_memory
+from fastload.cache.resident_files import ResidentImages, require_room
 from fastload.draws import Draws
 from fastload.errors import CacheError, ConfigurationError, counted
 from fastload.native.pool import Pending
-from fastload.render.jpeg_share import DeviceShare
+from fastload.render.jpeg_share import DeviceShare, OnDevice
 
 _OPTION = "storage='device', compressed=True"
 _INSTEAD = "backend='turbojpeg', or a cache of pixels (compressed=False)"
@@ -30,7 +31,7 @@ def require_resident(asked: Asked, device: torch.device) -> None:
     device. CacheError: they are clearly more than its memory holds."""
     require_device(asked, device, _OPTION, _INSTEAD)
     (column,) = asked.source.encoded.values()
-    require_memory(asked.source.name, 0, about_bytes(column), device)
+    require_room(asked.source.name, column, device)
 
 
 class ResidentPixels(PlannedPixels):
@@ -41,8 +42,8 @@ class ResidentPixels(PlannedPixels):
         """Reads all images. `show`: say how far it is.
 
         Raises:
-            CacheError: the memory of the device does not hold them; the seek index can be neither
-                read nor made.
+            CacheError: the memory of the device does not hold them, nor that of all ranks of the
+                machine together; the seek index can be neither read nor made.
         """
         share = DeviceShare(fixed=True, asked=_OPTION, instead=_INSTEAD)
         try:
@@ -63,6 +64,7 @@ class ResidentPixels(PlannedPixels):
                 self._pool,
                 device,
                 self._rows.settings,
+                fingerprint=self._source.fingerprint,
                 show=show,
             )
         except BaseException:
@@ -78,6 +80,7 @@ class ResidentPixels(PlannedPixels):
     def _decode(self, draws: Draws) -> BatchInWork:
         if not self._plans or self._resident is None:  # by the host, from the files
             return super()._decode(draws)
+        self._images.check()
         plans = self._recipe.of(draws).geometries
         sizes = [plan.out_size for plan in plans if plan.out_size is not None]  # all of them
         work = BatchInWork(draws, self._buffers(draws, sizes))
@@ -105,10 +108,20 @@ class ResidentPixels(PlannedPixels):
             return self._measure(draws, {self._name: files}, out)
         return self._submit(draws, {self._name: files}, fused, out)
 
+    @property
+    def on_device(self) -> OnDevice:
+        parts, nbytes = self._images.parts, self._images.nbytes
+        return replace(
+            super().on_device, resident=nbytes, parts=1 if parts is None else parts.ranks
+        )
+
     def explain(self, decoded: Mapping[str, int]) -> Mapping[str, str]:
         resident, total = self._images, counted(len(self._column), "image")
-        where = (
-            f"{resident.count:,} of {total}, {resident.nbytes / 1e6:,.1f} MB of {self._where} and "
-            f"{resident.host_nbytes / 1e6:,.1f} MB of the host; the others are read for each batch"
-        )
-        return {**super().explain(decoded), "compressed": where}
+        part = "" if resident.parts is None else f" (a part of {resident.parts.ranks})"
+        here = f"{resident.nbytes / 1e6:,.1f} MB of {self._where}{part}"
+        host = f"{resident.host_nbytes / 1e6:,.1f} MB of the host"
+        where = f"{resident.count:,} of {total}, {here} and {host}"
+        return {
+            **super().explain(decoded),
+            "compressed": f"{where}; the others are read for each batch",
+        }

@@ -4,6 +4,7 @@ is decoded from them. The host keeps the headers, and where the threads of the d
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,8 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.errors import CacheError, DecodeError
+from fastload.cache.parts import INSTEAD, Parts, place_of, say_whole, why_not_divided
+from fastload.checksum import crc32
+from fastload.errors import BackendUnavailableError, CacheError, DecodeError
 from fastload.files import DecodeSettings
+from fastload.machine import ranks_here
 from fastload.native.extension import load
 from fastload.native.pool import NativePool
 from fastload.native.seek import SeekIndex
@@ -45,20 +49,31 @@ class ResidentImages:
 
     A file of S bytes takes at most S + 2,000 there, and on the host its headers and 36 bytes for
     each place at which decoding can start.
+
+    Where the device does not hold them, and the ranks of the machine have one each, each holds a
+    part, and `check` says whether all are still there.
     """
 
     def __init__(self, count: int) -> None:
         self.native: _core.ResidentImages = load().ResidentImages(count)
         self.headers = [b""] * count
         """Of those that are resident: what a file has before its entropy-coded data."""
-        self._prepared = np.zeros(count, np.bool_)
+        self._placed = np.zeros(count, np.bool_)
         """Which are resident at first."""
-        self._parts = list[torch.Tensor]()
+        self._blocks = list[torch.Tensor]()
+        self.parts: Parts | None = None
+        """None: this device holds all."""
+        self._prepared = np.zeros(count, np.bool_)
+        self._sums = np.zeros(count, np.uint32)
+        """Where devices hold parts: which images this rank has prepared, and the CRC-32 of what
+        stays on a device of each."""
+        self._whole: Any = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the device's memory."""
-        return sum(part.nbytes for part in self._parts)
+        """Bytes of this device's memory."""
+        own = 0 if self.parts is None else self.parts.memory.nbytes
+        return own + sum(block.nbytes for block in self._blocks)
 
     @property
     def host_nbytes(self) -> int:
@@ -69,7 +84,7 @@ class ResidentImages:
     def count(self) -> int:
         """Images that were resident at first; those that the device has refused since are among
         them."""
-        return int(self._prepared.sum())
+        return int(self._placed.sum())
 
     @classmethod
     def load(
@@ -82,21 +97,25 @@ class ResidentImages:
         device: torch.device,
         settings: DecodeSettings,
         *,
+        fingerprint: str,
         show: bool,
     ) -> ResidentImages:
         """Read all images, note the points of those that the index lacks, and copy their data to
-        the device. Returns when they are there.
+        the device, or a part of them. Returns when they are there.
 
         Args:
-            name: of the source, for a person.
+            name: of the source, for a person; `fingerprint`: for other ranks.
             pool: decodes images whose points are noted.
             show: say on standard error how far it is.
 
         Raises:
-            CacheError: the memory of the device does not hold them.
+            CacheError: the memory of the device does not hold them, nor that of all ranks of the
+                machine; another rank has ended.
         """
         made, count = cls(len(column)), len(column)
+        made._join(name, column, device, f"{fingerprint} {settings}")
         waiting: list[tuple[npt.NDArray[np.uint8], Int64Array, Int64Array]] = []
+        places = list[tuple[Int64Array, Int64Array, Int64Array]]()
         prepare = partial(made._prepare, index, settings)
         with (
             ThreadPoolExecutor(pool.threads, "fastload-resident") as threads,
@@ -119,13 +138,55 @@ class ResidentImages:
                 for done in threads.map(prepare, slices, files):
                     waiting.append(done)
                     if sum(len(data) for data, *_ in waiting) >= _PART:
-                        made._upload(name, waiting, device)
+                        places += made._upload(name, waiting, device)
                 advance(len(rows))
-            made._upload(name, waiting, device)
-        if device.type == "cuda":
+            places += made._upload(name, waiting, device)
+        if made.parts is not None:
+            made._place_others(made.parts, places)
+        elif device.type == "cuda":
             # Batches may be made on another stream than the one that uploads.
             torch.cuda.current_stream(device).synchronize()
         return made
+
+    def _join(self, name: str, column: EncodedImages, device: torch.device, of: str) -> None:
+        """Settle with the other ranks of the machine, if there are any, whether each holds a part.
+        Where one device holds all nobody is waited for."""
+        if ranks_here() == 1 or why_not_divided(device):
+            return
+        place, free = place_of(of), _free_on(device)
+        if free is None or about_bytes(column) + 2 * MEMORY <= free:
+            self._whole = say_whole(place)
+            weakref.finalize(self, self._whole.close)
+        else:
+            self.parts = Parts(name, device, place)
+            # Batches in work keep this object: what they read is closed after them.
+            weakref.finalize(self, self.parts.release).atexit = False
+
+    def check(self) -> None:
+        """Raises CacheError: a rank has ended that holds a part."""
+        if self.parts is not None:
+            self.parts.check()
+
+    def _place_others(
+        self, parts: Parts, places: list[tuple[Int64Array, Int64Array, Int64Array]]
+    ) -> None:
+        """Exchange parts with the other ranks. Of an image whose file was another one for the rank
+        that holds it, or which one of the two could not prepare, this rank reads the file."""
+        numbers, blocks, offsets = (
+            np.concatenate([np.zeros(0, np.int64), *(one[i] for one in places)]) for i in range(3)
+        )
+        tables = {"numbers": numbers, "blocks": blocks, "offsets": offsets}
+        for addresses, given in parts.exchange(**tables, sums=self._sums[numbers]):
+            theirs = given["numbers"]
+            same = (self._sums[theirs] == given["sums"]) & self._prepared[theirs]
+            of_block = np.array(addresses, np.uint64)[given["blocks"][same]]
+            at = of_block + given["offsets"][same].astype(np.uint64)
+            for number, address in zip(theirs[same].tolist(), at.tolist(), strict=True):
+                self._place(number, address)
+
+    def _place(self, number: int, address: int) -> None:
+        self.native.place(number, address)
+        self._placed[number] = True
 
     def _prepare(
         self, index: SeekIndex, settings: DecodeSettings, rows: Int64Array, files: list[Any]
@@ -137,10 +198,15 @@ class ResidentImages:
             int(rows[0]), arrays, index.native, settings.max_pixels, settings.exif_orientation
         )
         good = np.flatnonzero(left == Left.NONE)
-        self._prepared[rows[good]] = True
+        begins = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
         for at in good.tolist():
             self.headers[int(rows[at])] = bytes(arrays[at][: headers[at]])
-        begins = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+        if self.parts is not None:
+            self._prepared[rows[good]] = True
+            for at in good.tolist():
+                self._sums[rows[at]] = crc32(data[begins[at] : ends[at]])
+            if not self.parts.is_mine(int(rows[0]) // _SLICE):
+                return data[:0], rows[:0], begins[:0]
         return data, rows[good], begins[good]
 
     def _upload(
@@ -148,36 +214,66 @@ class ResidentImages:
         name: str,
         waiting: list[tuple[npt.NDArray[np.uint8], Int64Array, Int64Array]],
         device: torch.device,
-    ) -> None:
-        """Copy what waits to the device, and hold it there."""
-        size = sum(len(data) for data, *_ in waiting)
-        if not size:
-            waiting.clear()
-            return
-        require_memory(name, self.nbytes, size, device)
-        part = torch.empty(size, dtype=torch.uint8, device=device)
-        at = 0
-        for data, numbers, begins in waiting:
-            part[at : at + len(data)].copy_(torch.from_numpy(data))
-            for number, begin in zip(numbers.tolist(), begins.tolist(), strict=True):
-                self.native.place(number, part.data_ptr() + at + begin)
-            at += len(data)
-        self._parts.append(part)
+    ) -> list[tuple[Int64Array, Int64Array, Int64Array]]:
+        """Copy what waits to the device, and hold it there, in one block. Of its images the
+        numbers, the block of each and the place in it."""
+        size, places = sum(len(data) for data, *_ in waiting), []
+        if size:
+            require_memory(name, self.nbytes, size, device)
+            address = self._hold(name, [data for data, *_ in waiting], device)
+            block, at = 0 if self.parts is None else self.parts.blocks - 1, 0
+            for data, numbers, begins in waiting:
+                for number, begin in zip(numbers.tolist(), begins.tolist(), strict=True):
+                    self._place(number, address + at + begin)
+                places.append((numbers, np.full(len(numbers), block), begins + at))
+                at += len(data)
         waiting.clear()
+        return places
+
+    def _hold(self, name: str, arrays: list[npt.NDArray[np.uint8]], device: torch.device) -> int:
+        """Copy arrays to a new block of the device; its address."""
+        if self.parts is not None:
+            try:
+                return self.parts.memory.hold(arrays)
+            except (BackendUnavailableError, OSError) as error:
+                raise CacheError(f"compressed=True: {name}: {error}") from error
+        block = torch.empty(sum(map(len, arrays)), dtype=torch.uint8, device=device)
+        at = 0
+        for array in arrays:
+            block[at : at + len(array)].copy_(torch.from_numpy(array))
+            at += len(array)
+        self._blocks.append(block)
+        return block.data_ptr()
 
 
-def require_memory(name: str, kept: int, more: int, device: torch.device) -> None:
+def require_room(name: str, column: EncodedImages, device: torch.device) -> None:
+    """Raises CacheError: the files are clearly more than a device holds, or, where they can be
+    divided among the ranks of the machine, more than its part."""
+    needed, why = about_bytes(column), why_not_divided(device)
+    if not why:
+        needed = -(-needed // ranks_here())
+    note = f" It cannot be divided among the GPUs of this machine: {why}." if why else ""
+    require_memory(name, 0, needed, device, note=note)
+
+
+def require_memory(
+    name: str,
+    kept: int,
+    more: int,
+    device: torch.device,
+    *,
+    note: str = "",
+) -> None:
     """Raises CacheError: beside `kept` bytes a device has not enough memory for so many more, and
-    for decoding a batch."""
+    for decoding a batch. `note`: a sentence for its message."""
     free = _free_on(device)
     if free is None or more + 2 * MEMORY <= free:
         return
     needed, there = (number / 1e9 for number in (kept + more, kept + free))
     raise CacheError(
         f"compressed=True: {name} takes {needed:,.2f} GB of {device} or more, beside "
-        f"{2 * MEMORY / 1e9:.2f} GB for decoding, and {there:,.2f} GB are free there. Use smaller "
-        "files (fastload pack --short-side 256 --quality 90 writes them), or backend='turbojpeg' "
-        "with TurboJpegOptions(decode_on='device'), which sends the data of each batch."
+        f"{2 * MEMORY / 1e9:.2f} GB for decoding, and {there:,.2f} GB are free there.{note} "
+        f"{INSTEAD}"
     )
 
 

@@ -18,7 +18,41 @@ from fastload.render.nvrtc import kept_kernels
 from fastload.render.transfer import stream_of
 
 
-class Kernels:
+class Driver:
+    """NVIDIA's driver, for a GPU, in the context of CUDA's runtime, which is torch's.
+
+    Raises:
+        BackendUnavailableError: the driver refuses; the message says what it says. Also of calls.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.calls = calls = import_module("cuda.bindings.driver")
+        self.checked(calls.cuInit(0))
+        handle = self.checked(calls.cuDeviceGet(device.index))
+        # It is kept as long as the process lives.
+        self._context = self.checked(calls.cuDevicePrimaryCtxRetain(handle))
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """The device's context is the current one of this thread, as the driver's calls need it. In
+        a thread that has not used CUDA none is, and `torch.cuda.device` makes none current where
+        the number of the device is that of the thread's device already (pytorch#195256)."""
+        self.checked(self.calls.cuCtxPushCurrent(self._context))
+        try:
+            yield
+        finally:
+            self.checked(self.calls.cuCtxPopCurrent())
+
+    def checked(self, result: tuple[Any, ...]) -> Any:
+        """What a call gives."""
+        status, *found = result
+        if int(status):
+            raise BackendUnavailableError(f"the driver of {self.device} says {status.name}.")
+        return found[0] if found else None
+
+
+class Kernels(Driver):
     """A group of kernels on a GPU.
 
     Raises:
@@ -28,48 +62,25 @@ class Kernels:
 
     def __init__(self, device: torch.device, group: str) -> None:
         """`group`: see `fastload.render.nvrtc`."""
-        self.device = device
         major, minor = torch.cuda.get_device_capability(device)
         code = kept_kernels(10 * major + minor, group).code
-        self._driver = driver = import_module("cuda.bindings.driver")
+        super().__init__(device)
         self._functions = dict[str, Any]()
-        self._checked(driver.cuInit(0))
-        handle = self._checked(driver.cuDeviceGet(device.index))
-        # Torch's: that of CUDA's runtime. It is kept as long as the process lives.
-        self._context = self._checked(driver.cuDevicePrimaryCtxRetain(handle))
-        with self._current():
-            self._module = self._checked(driver.cuModuleLoadData(code))
-
-    @contextmanager
-    def _current(self) -> Iterator[None]:
-        """The device's context is the current one of this thread, as the driver's calls need it. In
-        a thread that has not used CUDA none is, and `torch.cuda.device` makes none current where
-        the number of the device is that of the thread's device already (pytorch#195256)."""
-        self._checked(self._driver.cuCtxPushCurrent(self._context))
-        try:
-            yield
-        finally:
-            self._checked(self._driver.cuCtxPopCurrent())
+        with self.current():
+            self._module = self.checked(self.calls.cuModuleLoadData(code))
 
     def launch(self, name: str, blocks: int, threads: int, arguments: ctypes.Structure) -> None:
         """Queue a kernel on torch's current stream of the device: its name, blocks, threads of
         each, and its arguments, which are copied."""
-        driver, device = self._driver, self.device
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         grid, block = (blocks, 1, 1), (threads, 1, 1)
-        stream = stream_of(device)
-        with self._current():
+        calls, stream = self.calls, stream_of(self.device)
+        with self.current():
             if (function := self._functions.get(name)) is None:
-                function = self._checked(driver.cuModuleGetFunction(self._module, name.encode()))
+                function = self.checked(calls.cuModuleGetFunction(self._module, name.encode()))
                 self._functions[name] = function
             address = ctypes.addressof(parameters)
-            self._checked(driver.cuLaunchKernel(function, *grid, *block, 0, stream, address, 0))
-
-    def _checked(self, result: tuple[Any, ...]) -> Any:
-        status, *found = result
-        if int(status):
-            raise BackendUnavailableError(f"the driver of {self.device} says {status.name}.")
-        return found[0] if found else None
+            self.checked(calls.cuLaunchKernel(function, *grid, *block, 0, stream, address, 0))
 
 
 class KernelsOnHost:

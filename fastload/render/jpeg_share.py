@@ -45,6 +45,11 @@ class OnDevice:
     """Bytes of the device's memory that are kept between batches."""
     stopped: str = ""
     """Why it decodes nothing, with decode_on="auto"; empty where it does."""
+    resident: int = 0
+    """Bytes of compressed images that stay in its memory."""
+    parts: int = 0
+    """Devices of the machine that hold a part of these images each; 1: this one holds all; 0: none
+    stay there."""
 
 
 class DeviceShare:
