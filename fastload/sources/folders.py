@@ -173,7 +173,7 @@ def sampled_sizes(files: EncodedFiles) -> Int64Array:
     rows = sampled_rows(len(files))
     if files.lengths is not None:
         return files.lengths[rows]
-    return np.array([_size_of(files.paths[row]) for row in rows.tolist()], dtype=np.int64)
+    return np.array([*map(_size_of, files.paths.many(rows))], dtype=np.int64)
 
 
 def sampled_bytes(files: EncodedFiles) -> Iterator[bytes]:

@@ -168,8 +168,8 @@ def _refuse_masks_among(table: PathTable, classes: Sequence[str], counts: Int64A
     names of some classes."""
     starts = np.cumsum(counts) - counts
     for label in sampled_rows(len(classes), _CLASSES_LOOKED_AT).tolist():
-        rows = range(int(starts[label]), int(starts[label] + min(counts[label], _NAMES_LOOKED_AT)))
-        paths = [table[row] for row in rows]
+        start = starts[label]
+        paths = table.many(np.arange(start, start + min(counts[label], _NAMES_LOOKED_AT)))
         folder = os.path.dirname(paths[0]) if paths else ""
         mask = mask_among(os.path.basename(path) for path in paths)
         if mask is None:

@@ -41,8 +41,8 @@ _ENDINGS = {"JPEG": "jpg", "TIFF": "tif"}
 """By what a header calls the format; of the others it is the name in small letters."""
 _LONGEST_NAME = 80
 """Of a column [bytes, UTF-8]: a name in a tar archive has 100, and number and ending are in it."""
-_SAMPLED = 64
-"""Samples that are made to find out how large one is."""
+_FEWEST_SAMPLED, _MOST_SAMPLED = 16, 64
+"""Samples that are made to find out how large one is: one of 64, within these bounds."""
 _LONGEST_ENCODED = 65_500
 """By libjpeg-turbo, Pillow's and the core's encoder [pixels]."""
 
@@ -153,14 +153,15 @@ class Contents:
         """Mean size of a sample as it is written, of those that can be read [bytes]. Raises
         DecodeError: of those looked at none can."""
         sizes, first = [], None
-        for index in evenly_spaced(len(self.source), _SAMPLED):
+        count = min(_MOST_SAMPLED, max(_FEWEST_SAMPLED, len(self.source) // 64))
+        for index in evenly_spaced(len(self.source), count):
             try:
                 sizes.append(sum(len(part.data) for part in self.sample(index).values()))
             except DecodeError as error:
                 first = first or error
         if not sizes:
             raise DecodeError(
-                f"{self.source.name}: of {counted(_SAMPLED, 'sample')} looked at none can be "
+                f"{self.source.name}: of {counted(count, 'sample')} looked at none can be "
                 f"read; the first says: {first}"
             )
         return max(1, round(sum(sizes) / len(sizes)))
