@@ -93,6 +93,8 @@ TESTS = {
     "test_monitor": "tools.monitor.gpu tools.monitor.idle tools.monitor.profiler "
     "tools.monitor.steps tools.monitor.timeline",
     "test_native_pool": "native native.extension native.pool",
+    "test_nnunet": "pipelines.of_nnunet recipe.crop_with_foreground recipe.intensities "
+    "recipe.turned_and_scaled",
     "test_originals": "originals",
     "test_pack": "cli.pack sources.packed tools.pack.caches tools.pack.contents tools.pack.plan "
     "tools.pack.report tools.pack.run tools.pack.shard tools.pack.target",

@@ -38,8 +38,8 @@ class Fed:
         """Of Python: `last` is among them."""
         return low + math.floor(self.random() * (last - low + 1))
 
-    def choice(self, among: Sequence[Any], p: Sequence[float] | None = None) -> Any:
-        number = self.random()
+    def choice(self, among: Sequence[Any] | int, p: Sequence[float] | None = None) -> Any:
+        among, number = range(among) if isinstance(among, int) else among, self.random()
         if p is None:
             return among[math.floor(number * len(among))]
         return among[int(np.searchsorted(np.cumsum(p), number, side="right"))]
@@ -89,6 +89,7 @@ def fed(numbers: Callable[[Fed], Numbers]) -> Iterator[None]:
             (np.random, "rand", source.rand),
             (np.random, "randn", source.rand),
             (np.random, "random_sample", source.random),
+            (np.random, "random", source.random),
             (torch, "randint", source.tensor_randint),
             (torch, "rand", source.tensor_rand),
         ):

@@ -16,6 +16,7 @@ from fastload.errors import DecodeError
 from fastload.files import DecodeSettings
 from fastload.geometry import GeometryPlan
 from fastload.recipe.crop_by_classes import CropByMask
+from fastload.recipe.crop_with_foreground import CropToForeground
 from fastload.render.host import places_shown
 from fastload.sources.base import Source
 
@@ -35,12 +36,15 @@ class MaskLooks:
         that cannot be read has the first crop: making the batch finds the same fault."""
         chosen: dict[int, Int64Array] = {}
         for number, (stream, op) in enumerate(plan.ops):
+            if not op.needs_masks:
+                continue
+            before = replace(plan, ops=plan.ops[:number], out_size=None, later=None, colour=None)
             if isinstance(op, CropByMask):
-                before = replace(
-                    plan, ops=plan.ops[:number], out_size=None, later=None, colour=None
-                )
                 here = replace(before, ops=plan.ops[: number + 1])
                 chosen[stream] = self._chosen((stream, op), before, here, draws, sizes, chosen)
+            else:
+                assert isinstance(op, CropToForeground), "the one other that needs masks"
+                chosen[stream] = self._centred((stream, op), before, draws, sizes, chosen)
         return chosen
 
     def _chosen(
@@ -69,6 +73,28 @@ class MaskLooks:
                 break
             rows = np.array(again, dtype=np.int64)
             crops[rows] = op.tried(extents[rows], draws.take(rows), stream, trial + 1)
+        return crops
+
+    def _centred(
+        self,
+        step: tuple[int, CropToForeground],
+        before: GeometryPlan,
+        draws: Draws,
+        sizes: Int64Array,
+        earlier: Crops,
+    ) -> Int64Array:
+        stream, op = step
+        geometry = before.resolve(draws, sizes, earlier)
+        uniforms = op.uniforms_of(draws, stream)
+        crops = op.anywhere(geometry.out_sizes.astype(np.int64), uniforms)
+        asked = np.flatnonzero(op.about(uniforms))
+        for place, mask in self._masks(draws.take(asked), sizes[asked]).items():
+            row = int(asked[place])
+            rows, columns = places_shown(geometry, row, before.mask_resampling)
+            shown = np.where(
+                (rows < 0)[:, None] | (columns < 0), 0, mask[rows[:, None], columns, 0]
+            )
+            crops[row] = op.centred(shown, uniforms[row], crops[row])
         return crops
 
     def _masks(self, draws: Draws, sizes: Int64Array) -> dict[int, Any]:

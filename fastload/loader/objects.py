@@ -170,9 +170,10 @@ def check_split(split: SplitRecipe, source: Source, sampler: Any) -> None:
 def _check_looked(split: SplitRecipe, source: Source) -> None:
     """Raise ConfigurationError if a crop depends on masks of classes, and there are none."""
     masks = [name for name, column in source.images.items() if not column.kind.coloured]
+    crop = next(op.transforms[0].__name__ for op in split.ops if getattr(op, "needs_masks", False))
     if len(masks) != 1:
         raise ConfigurationError(
-            f"transform: CropByClasses depends on a mask of classes, and {source.name} has "
+            f"transform: {crop} depends on a mask of classes, and {source.name} has "
             f"{len(masks) or 'none'} (columns: {', '.join(source.columns)}). Give a source with "
             "one, or a crop that does not depend on it."
         )
@@ -182,7 +183,7 @@ def _check_looked(split: SplitRecipe, source: Source) -> None:
         for stream, op in steps
     ):
         raise ConfigurationError(
-            "transform: CropByClasses after two resizes, or a warp; put it after one resize at "
+            f"transform: {crop} after two resizes, or a warp; put it after one resize at "
             "most, and what else there is behind it."
         )
 

@@ -25,6 +25,7 @@ from fastload.pipelines.of_mae import mae
 from fastload.pipelines.of_mask2former import mask2former_instance, mask2former_panoptic
 from fastload.pipelines.of_mmsegmentation import mmsegmentation, mmsegmentation_batches
 from fastload.pipelines.of_moco_v3 import moco_v3
+from fastload.pipelines.of_nnunet import nnunet_2d, nnunet_2d_batches
 from fastload.pipelines.of_open_clip import open_clip
 from fastload.pipelines.of_rfdetr import rfdetr, rfdetr_batches, rfdetr_eval
 from fastload.pipelines.of_rtdetrv2 import rtdetrv2, rtdetrv2_batches, rtdetrv2_eval
@@ -78,6 +79,8 @@ __all__ = [
     "mmsegmentation",
     "mmsegmentation_batches",
     "moco_v3",
+    "nnunet_2d",
+    "nnunet_2d_batches",
     "open_clip",
     "rfdetr",
     "rfdetr_batches",
