@@ -50,7 +50,7 @@ from fastload.tools.measure.results import Measurement, Round, new_results, read
 from fastload.tools.measure.statistics import summarise
 from tests.images import write_photo_folder
 from tests.simulated_gpu import GPU, LazyGpu
-from tests.waiting import has_ended, wait_until
+from tests.waiting import LIMIT, has_ended, wait_until
 
 SETTING = replace(
     DRY,
@@ -799,6 +799,12 @@ def test_what_is_decoded_on_the_device_is_compared_with_the_host(
     assert row["wrong"] == 0
     assert (row["on_device"] or 0) > 0
     assert checks._resume(setting, variant)["wrong"] == 0
+    if name == "cache, compressed":
+        whole = row["resident_bytes"] or 0
+        row = checks._divided(setting, variant, limit=LIMIT)
+        assert row["wrong"] == 0
+        assert (row["on_device"] or 0) > 0
+        assert row["resident_bytes"] == whole + 2 * 16
 
 
 def test_what_has_a_process_of_its_own_has_the_time_to_import_torch(

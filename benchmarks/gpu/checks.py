@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -31,12 +32,13 @@ from fastload.tools.measure.clock import peak_memory, reset_peak_memory, residen
 from fastload.tools.measure.images import training_pixels
 from fastload.tools.measure.results import Failure, Measurement, Round
 
-SUITE, PIXELS, RESUME, MEMORY, OTHER_GPUS = (
+SUITE, PIXELS, RESUME, MEMORY, OTHER_GPUS, DIVIDED = (
     "contract suite",
     "pixels",
     "resuming",
     "memory",
     "contexts on other GPUs",
+    "files divided among two ranks",
 )
 """The modes of the rows."""
 _SUITE_SHARE = 0.7
@@ -57,7 +59,10 @@ def run(setting: Setting, found: Found) -> None:
         found.save(_suite(setting, name.replace(", ", "-"), found.left * _SUITE_SHARE))
     for variant in variants(setting):
         # Memory before anything is held of it.
-        for mode, check in {MEMORY: _memory, PIXELS: _pixels, RESUME: _resume}.items():
+        checks = {MEMORY: _memory, PIXELS: _pixels, RESUME: _resume}
+        if dict(variant.settings).get("compressed"):
+            checks[DIVIDED] = partial(_divided, limit=found.left / 2)
+        for mode, check in checks.items():
             found.attempt(variant.name, mode, partial(check, setting, variant))
     found.attempt(
         "this process", OTHER_GPUS, partial(_contexts_elsewhere, setting.where()), least=0
@@ -276,7 +281,53 @@ def _images(
         on_device = loader.stats().on_device
         if counts is not None and on_device is not None:
             counts |= {"on_device": on_device.images, "refused": on_device.refused}
+            counts |= {"parts": on_device.parts, "resident_bytes": on_device.resident}
         return found
+
+
+def _divided(setting: Setting, variant: Variant, *, limit: float) -> dict[str, float | None]:
+    """Two ranks that hold a part of the files each, on two GPUs where there are two, deliver the
+    pixels of the host, to the last bit.
+
+    Raises:
+        RuntimeError: a rank has failed.
+    """
+    done = process.run(
+        "benchmarks.gpu.checks:rank_with_a_part",
+        *(setting, variant),
+        launcher=(
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", "2"),
+        ),
+        limit=limit,
+        cwd=ROOT,
+        output=Path(setting.out) / "log.txt",
+    )
+    if len(done.answers) != 2:
+        raise RuntimeError(done.words or f"interrupted after {limit:.0f} s")
+    names = ("wrong", "images", "on_device", "refused", "resident_bytes")
+    return {name: sum(rank[name] for rank in done.answers.values()) for name in names}
+
+
+def rank_with_a_part(setting: Setting, variant: Variant) -> dict[str, float | None]:
+    """In each of two processes."""
+    from fastload.cache import resident_files
+
+    device = setting.where()
+    if setting.gpu:
+        rank = int(os.environ["LOCAL_RANK"])
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    # As if three quarters of the files were what it can take; of a few files both ranks have some.
+    files = sum(file.stat().st_size for file in Path(setting.photos).rglob("*.*"))
+    module: Any = resident_files
+    module._SLICE = 2
+    module._free_on = lambda device: 2 * resident_files.MEMORY + files * 3 // 4
+    counts = dict[str, float | None]()
+    got = _images(setting, variant, device, counts)
+    host = next(v for v in every_variant(setting) if v.backend == "turbojpeg" and not v.plans)
+    same = torch.equal(got, _reference(setting, host))
+    return {"wrong": float(not same or counts["parts"] != 2), "images": len(got), **counts}
 
 
 def _resume(setting: Setting, variant: Variant) -> dict[str, float | None]:

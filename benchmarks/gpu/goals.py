@@ -68,7 +68,7 @@ def _right(rows: Rows) -> Iterator[Verdict]:
         0,
         at_least=False,
     )
-    wrong = _wrong(rows, (checks.PIXELS, checks.RESUME, checks.OTHER_GPUS))
+    wrong = _wrong(rows, (checks.PIXELS, checks.RESUME, checks.DIVIDED, checks.OTHER_GPUS))
     yield judge("checks on photographs that are not right", wrong, 0, at_least=False)
     changed = _wrong(rows, (streams.STREAMS,))
     yield judge("backends whose batches change", changed, 0, at_least=False)

@@ -169,8 +169,7 @@ class Parts:
             name: of the source, for a person.
 
         Raises:
-            CacheError: they have not come, or two have one device, or one cannot read the memory of
-                another.
+            CacheError: they have not come, or this one cannot read the memory of another.
         """
         self._name, self._place, self._owner = name, place, os.getpid()
         self._notes = dict[str, Note]()
@@ -224,7 +223,8 @@ class Parts:
         self._peers = self._wait("part", patience)
         for rank, file in self._peers.items():
             theirs = np.load(io.BytesIO(file.read()))
-            yield [self._open(rank, handle) for handle in theirs["handles"].tolist()], theirs
+            found = map(bytes.fromhex, theirs["handles"].tolist())
+            yield [self._open(rank, handle) for handle in found], theirs
 
     @property
     def is_of_this_process(self) -> bool:
@@ -307,20 +307,14 @@ class Parts:
             self.memory.hold([np.zeros(16, np.uint8)])
         except (BackendUnavailableError, OSError) as error:
             raise self._error(f"no memory can be shared: {str(error).rstrip('.')}") from error
-        mine = {"device": self.memory.device_name, "tried": self.memory.handles[0].hex()}
-        self._keep("reading", json.dumps(mine).encode())
-        ranks = {mine["device"]: self._place.rank}
+        self._keep("reading", self.memory.handles[0])
         for rank, file in self._wait("reading", _PATIENCE).items():
             with file:
-                said = json.loads(file.read())
-            other = ranks.setdefault(said["device"], rank)
-            if other != rank:
-                raise self._error(f"ranks {other} and {rank} of this machine have the same device")
-            self._open(rank, said["tried"])
+                self._open(rank, file.read())
 
-    def _open(self, rank: int, handle: str) -> int:
+    def _open(self, rank: int, handle: bytes) -> int:
         try:
-            return self.memory.open(bytes.fromhex(handle))
+            return self.memory.open(handle)
         except (BackendUnavailableError, OSError) as error:
             raise self._error(
                 f"the memory of rank {rank} of this machine cannot be read here: "

@@ -34,8 +34,6 @@ _GRANULE = 2 << 20
 class PeerMemory(Protocol):
     """Blocks of memory on a device, and those of other processes that were opened."""
 
-    device_name: str
-    """Another one for each device of the machine."""
     nbytes: int
     """Bytes that were allocated here."""
     handles: list[bytes]
@@ -89,7 +87,6 @@ class OnGpu(Driver):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
-        self.device_name = str(torch.cuda.get_device_properties(device).uuid)
         self.nbytes, self.handles = 0, list[bytes]()
         self._own, self._opened = list[int](), list[int]()
 
@@ -141,7 +138,6 @@ class OnHost:
     """See `PeerMemory`: a file a block, whose handle is its name."""
 
     def __init__(self, folder: Path) -> None:
-        self.device_name = f"process {os.getpid()}"
         self.nbytes, self.handles = 0, list[bytes]()
         self._folder = folder
         self._own, self._opened = list[Bytes](), list[Bytes]()
