@@ -87,7 +87,7 @@ for python in $found; do
             fi
             PATH="$bin:$PATH" FASTLOAD_REQUIRE_NATIVE=1 \
                 CMAKE_ARGS="-DFASTLOAD_LINK_LIBJPEG=ON -DFASTLOAD_STABLE_ABI=ON $CMAKE" \
-                "$bin/python" -m build -q --wheel --config-setting=wheel.py-api=cp312 --outdir "$work/plain-$version" .
+                "$bin/python" -m build --wheel --config-setting=wheel.py-api=cp312 --outdir "$work/plain-$version" .
         )
         # auditwheel takes the names of this machine's platforms only; of another machine it finds the name itself.
         platform=()

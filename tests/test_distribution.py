@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import runpy
+import shutil
+import subprocess
 from importlib import metadata
 from pathlib import Path
 
@@ -173,6 +176,23 @@ def test_a_wheel_without_the_licence_of_a_library_is_refused() -> None:
         "libisal: licenses/isa-l.txt",
     ]
     assert len(missing([*texts, f"{info}/NOTICE", "torch_fastload.libs/libfoo-1.so.1"])) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="instructions of x86-64")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_a_function_names_each_extension_that_its_instructions_are_of(tmp_path: Path) -> None:
+    """Zig's compiler, which makes the wheels for an older glibc, takes the others for switched off.
+    With this option so does g++ of CRC32, which SSE4.2 brings otherwise."""
+    core = ROOT / "fastload" / "native"
+    options = ["-std=c++17", "-mno-crc32", "-DFASTLOAD_X86", f"-I{core}"]
+    done = subprocess.run(
+        ["g++", *options, "-c", core / "store_checksums.cpp", "-o", tmp_path / "object.o"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_image_is_built_from_files_that_its_context_holds() -> None:
