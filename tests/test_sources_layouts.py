@@ -501,6 +501,29 @@ def test_classes_are_named_wherever_a_loader_is_described(tmp_path: Path) -> Non
         assert "1 sample;" in repr(loader)
 
 
+def test_nnunets_folders_are_pairs(tmp_path: Path) -> None:
+    """Images for tests have no masks."""
+    files = (
+        "imagesTr/b_0000",
+        "imagesTr/a_1_0000",
+        "imagesTs/c_0000",
+        "labelsTr/a_1",
+        "labelsTr/b",
+    )
+    touch(tmp_path, "dataset.json", *(f"{name}.png" for name in files))
+    source = open_source(tmp_path).source
+    named = {name: column.describe(0) for name, column in source.images.items()}
+    assert len(source) == 2
+    assert {name: path.removeprefix(f"{tmp_path}/") for name, path in named.items()} == {
+        "image": "imagesTr/a_1_0000.png",
+        "mask": "labelsTr/a_1.png",
+    }
+    touch(tmp_path, "imagesTr/b_0001.png")
+    assert "b_0001.png: the names of nnU-Net's images end with _0000" in message(
+        SourceError, tmp_path
+    )
+
+
 def test_pixels_of_a_table_and_of_pairs_are_served(tmp_path: Path) -> None:
     for n in range(2):
         for name, data in {

@@ -33,7 +33,7 @@ _WORDS = (
 )
 _CONTENT = re.compile(rf"(.*[-_ ])?({_WORDS})([-_ ].*)?", re.IGNORECASE)
 _WHOLE = re.compile(
-    r"mask|label|annotation|segmentationobject|imagesets|gt|inputs?|targets?|"
+    r"mask|label|annotation|segmentationobject|imagesets|gt|inputs?|targets?|(images|labels)t[rs]|"
     r"(left|right)img8bit|gt(fine|coarse)|"
     r"panoptic_(train|val|test)\d*|trainval|eval|evaluation|hold[-_ ]?out|query|gallery|probe|"
     r"unlabell?ed\d*",

@@ -8,6 +8,8 @@ CamVid list them.
         └── 1.png        │   └── 1.png           ├── train.txt
                          └── val/                └── val.txt
 
+In nnU-Net's folders, imagesTr/case_0000.png goes with labelsTr/case.png.
+
 Gives `image` and `mask`, sorted by the image's path.
 """
 
@@ -26,7 +28,9 @@ from fastload.sources.image_files import LeftOut, is_image_name
 from fastload.sources.names import refuse_splits, split_named, split_of, splits_in
 from fastload.sources.pairing import Side, by_stem, common_ending, paired, without
 
-_IMAGES = ("images", "image", "imgs", "img", "JPEGImages")
+_OF_NNUNET = "imagesTr"
+"""What nnU-Net calls it; the names of the images in it end with the number of their channel."""
+_IMAGES = ("images", "image", "imgs", "img", "JPEGImages", _OF_NNUNET)
 _MASKS = (
     "masks",
     "mask",
@@ -36,6 +40,7 @@ _MASKS = (
     "annotation",
     "annot",
     "SegmentationClass",
+    "labelsTr",
 )
 _BESIDE = tuple(
     link + name
@@ -118,6 +123,8 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
             "expected images and masks under equal names in two folders, both as image files."
             f"{_other_layout(names)}"
         )
+    if image_folder == _OF_NNUNET:
+        images = _of_one_file(base, images)
     ending = common_ending(images, masks)
     masks = without(ending, masks)
     if listed is not None:
@@ -149,6 +156,19 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
     )
     notes = () if not splits else (f"the split {name!r}: {image_folder} and {mask_folder}",)
     return Opened(source, notes=(*notes, *left_out.notes()))
+
+
+def _of_one_file(base: str, images: dict[str, str]) -> dict[str, str]:
+    """nnU-Net's images by the names of their cases. Raises SourceError: an image has no number, or
+    one of another channel."""
+    wrong = [path for stem, path in images.items() if not stem.endswith("_0000")]
+    if wrong:
+        raise SourceError(
+            f"{os.path.join(base, wrong[0])}: the names of nnU-Net's images end with _0000, and an "
+            "image has one file here, grey or RGB. Channels in files of their own (_0001) are not "
+            "read: put them into one image, or leave them out."
+        )
+    return without("_0000", images)
 
 
 def _other_layout(names: str) -> str:
@@ -291,7 +311,7 @@ FORMAT = Format(
     remote=True,
     signs=(
         *("masks", "mask", "labels", "label", "annotations", "annotation", "annot"),
-        "SegmentationClass",
+        *("SegmentationClass", "labelsTr"),
         *("../{name}annot", "../{name}_annot", "../{name}-annot"),
         *("../{name}masks", "../{name}_masks", "../{name}-masks"),
         *("../{name}mask", "../{name}_mask", "../{name}-mask"),
@@ -302,7 +322,7 @@ FORMAT = Format(
     files=(),
     packages=(),
     parts=(
-        *("images", "image", "imgs", "img", "JPEGImages"),
+        *("images", "image", "imgs", "img", "JPEGImages", "imagesTr", "labelsTr"),
         *("masks", "mask", "labels", "label", "annotations", "annotation", "annot"),
         *("SegmentationClass", "ground_truth"),
     ),
