@@ -110,7 +110,12 @@ class _Batches:
     def __call__(
         self, images: torch.Tensor, masks: torch.Tensor, padding_mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        images.masked_fill_(padding_mask[:, None], 0)
+        if images.is_cpu:  # a GPU would have to be waited for
+            for image, padded in zip(images, padding_mask, strict=True):
+                if padded.any():
+                    image.masked_fill_(padded, 0)
+        else:
+            images.masked_fill_(padding_mask[:, None], 0)
         if self.reduce_zero_label:
             ignored = masks == _IGNORED
             masks = (masks.byte() - 1).masked_fill_(ignored, _IGNORED)  # of bytes 0 - 1 is 255
