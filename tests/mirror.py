@@ -240,6 +240,7 @@ TESTS = {
     "test_turbojpeg_backend": "backends.pixels backends.pixels_native backends.pixels_python "
     "backends.turbojpeg",
     "test_views": "recipe.views",
+    "test_warps_in_the_core": "geometry.cuts native.warps",
     "test_watch": "cli.watch tools.watch.beside tools.watch.record tools.watch.report "
     "tools.watch.run tools.watch.sample tools.watch.verdict",
     "test_weighted": "loader.agreement sampler.weighted",

@@ -20,21 +20,14 @@ from fastload.draws import BoolArray, Draws, Float64Array, Int64Array
 from fastload.errors import DecodeError
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, GeometryPlan, Resampling, View
+from fastload.geometry.cuts import cut_inverse, only_cuts, shows_all
 from fastload.geometry.plan import WarpSampling
 from fastload.geometry.points import PointMap
 from fastload.native.composites import CompositeCanvases, Composites
 from fastload.recipe import SplitRecipe
 from fastload.recipe.composite import Composite, CompositeImages, SampleImages
 from fastload.recipe.outputs import Size
-from fastload.render.host import (
-    EncodedRow,
-    cut_inverse,
-    looked_at,
-    only_cuts,
-    render_into,
-    render_row,
-    shows_all,
-)
+from fastload.render.host import EncodedRow, looked_at, render_into, render_row
 from fastload.sources.base import Source
 
 Pixels = npt.NDArray[np.uint8]

@@ -463,11 +463,11 @@ class _LookedPart:
 
 
 def _goes_to_core(plan: GeometryPlan, *, compressed: bool) -> bool:
-    """Whether the core makes all of a plan: of compressed images what their geometry makes may go
-    through another one."""
+    """Whether the core makes all of a plan: of compressed images what their geometry makes may be
+    warped, and go through another one."""
     if plan.later is None:
         return True
-    return compressed and plan.later.warp is None and plan.later.plan.later is None
+    return compressed and plan.later.plan.later is None
 
 
 def _fits_core(kind: PixelKind, plans: Sequence[GeometryPlan]) -> bool:

@@ -184,6 +184,17 @@ class Geometries:
 class Resampling:
     def __init__(self, filter: int, antialias: bool, padding: int, fill: Sequence[int]) -> None: ...
 
+class Warps:
+    def __init__(
+        self,
+        inverse: Doubles,
+        sizes: Int32s,
+        bilinear: bool,
+        fades: bool,
+        mixes: bool,
+        fill: tuple[float, float, float],
+    ) -> None: ...
+
 class View:
     def __init__(
         self,
@@ -196,6 +207,7 @@ class View:
         later: Geometries | None = None,
         later_resampling: Resampling | None = None,
         sizes: Int32s | None = None,
+        warped: Warps | None = None,
     ) -> None: ...
 
 class CanvasLayer:

@@ -269,13 +269,33 @@ struct BatchView {
     Kept kept;
 };
 
+// `Warps` in Python: a warp of each image of a batch, and the arrays that it reads.
+struct Warps {
+    WarpTable table;
+    size_t count = 0;
+    Kept kept;
+};
+
+Warps warps(Input<double, 3> inverse, Input<int32_t, 2> sizes, bool bilinear, bool fades,
+            bool mixes, const std::array<float, 3>& fill) {
+    const size_t count = inverse.shape(0);
+    require(inverse.shape(1) == 3 && inverse.shape(2) == 3 && sizes.shape(0) == count &&
+                sizes.shape(1) == 2,
+            "inverse (B, 3, 3), sizes (B, 2) are needed");
+    for (float value : fill) require(value >= 0 && value <= 255, "fill: 0 to 255 is needed");
+    WarpTable table = {inverse.data(), sizes.data(), {bilinear, fades, mixes, {}}};
+    std::copy(fill.begin(), fill.end(), table.options.fill);
+    return {table, count, kept(inverse, sizes)};
+}
+
 // `kinds`, `numbers`: colour operations on the whole images before their geometry. `later`:
-// Geometries, a second geometry of the images that `geometries` makes. `sizes`: (B, 2), as of View.
+// Geometries, a second geometry of the images that `geometries` makes; `warped`: Warps, before
+// that. `sizes`: (B, 2), as of View.
 BatchView batch_view(const Geometries& geometries, Array<uint8_t, 4> out,
                      const ResampleOptions& resample, Optional<int32_t, 2> kinds,
                      Optional<float, 3> numbers, bool fused, std::optional<nb::handle> later,
                      const std::optional<ResampleOptions>& later_resample,
-                     Optional<int32_t, 2> sizes) {
+                     Optional<int32_t, 2> sizes, std::optional<nb::handle> warped) {
     require(geometries.count == out.shape(0), "geometry and out differ in length");
     const Size size = size_in(out.shape(1), out.shape(2));
     View view = {geometries.source, resample, out.data(), size, static_cast<int>(out.shape(3))};
@@ -304,6 +324,13 @@ BatchView batch_view(const Geometries& geometries, Array<uint8_t, 4> out,
         view.later_resample = *later_resample;
         keep(all, then.kept);
     }
+    if (warped && !warped->is_none()) {
+        const auto& given = nb::cast<const Warps&>(*warped);
+        require(view.later && given.count == geometries.count,
+                "warped: something later, and as many rows, are needed");
+        view.warp = given.table;
+        keep(all, given.kept);
+    }
     return {std::move(view), geometries.count, std::move(all)};
 }
 
@@ -324,7 +351,7 @@ ImageColumn image_column(const EncodedColumn& column, int count, Kept& all) {
         };
         require(channels == 3 || channels == 1, "out (B, h, w, 3) or (B, h, w, 1) is needed");
         require(channels == views.front().view.channels, "views of a column differ in channels");
-        require(channels == 3 || (nearest(one.view.resample) &&
+        require(channels == 3 || (nearest(one.view.resample) && !one.view.warp.options.bilinear &&
                                   (!one.view.later || nearest(one.view.later_resample))),
                 "out of one channel: only \"nearest\" and \"nearest-exact\"");
         require(static_cast<size_t>(count) == one.count, "images and views differ in length");
@@ -682,11 +709,15 @@ NB_MODULE(_core, m) {
     nb::class_<ResampleOptions>(m, "Resampling")
         .def(nb::new_(&resample_options), "filter"_a, "antialias"_a, "padding"_a, "fill"_a);
 
+    nb::class_<Warps>(m, "Warps")
+        .def(nb::new_(&warps), "inverse"_a, "sizes"_a, "bilinear"_a, "fades"_a, "mixes"_a,
+             "fill"_a);
+
     nb::class_<BatchView>(m, "View").def(
         nb::new_(&batch_view), "geometries"_a, "out"_a, "resampling"_a,
         "kinds"_a.none() = nb::none(), "numbers"_a.none() = nb::none(), "fused"_a = false,
         "later"_a.none() = nb::none(), "later_resampling"_a.none() = nb::none(),
-        "sizes"_a.none() = nb::none());
+        "sizes"_a.none() = nb::none(), "warped"_a.none() = nb::none());
 
     nb::class_<CanvasLayer>(m, "CanvasLayer")
         .def(nb::new_(&canvas_layer), "size"_a, "fades"_a, "mixes"_a, "fill"_a);

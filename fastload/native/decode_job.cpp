@@ -193,8 +193,25 @@ std::pair<int, int> bounds(const std::vector<int>& shown, int first, int count) 
     return high < 0 ? std::pair{0, 1} : std::pair{low, high - low + 1};
 }
 
+// Whether a geometry does nothing but cut a part out.
+bool only_cuts(const Geometry& geometry) {
+    const Box& window = geometry.window;
+    return copies(geometry) && window.top == 0 && window.left == 0 &&
+           window.height == geometry.size.height && window.width == geometry.size.width &&
+           !geometry.mirror && !geometry.upside_down;
+}
+
+// Whether it shows an image of this size as it is.
+bool shows_all(const Geometry& geometry, Size image) {
+    return only_cuts(geometry) && geometry.size.height == image.height &&
+           geometry.size.width == image.width;
+}
+
+// The most pixels of what a warp makes, as of another intermediate image (`resolve`).
+constexpr int64_t kMostWarped = int64_t{1} << 28;
+
 // A view of an image that is decoded to memory first, as its colours are changed before its
-// geometry, or another geometry follows (`View::later`).
+// geometry, or another geometry follows (`View::later`), perhaps after a warp.
 class MemoryView {
   public:
     MemoryView(Worker& worker, const View& view, int row, size_t number)
@@ -218,13 +235,23 @@ class MemoryView {
                 return found;
             const Box& window = geometry_.window;
             const Size between = {window.height, window.width};
+            warps_ = view_.warp.has(row_);
+            const Size shown = warps_ ? view_.warp.size_of(row_) : between;
+            if (shown.height < 1 || shown.width < 1 ||
+                int64_t{shown.height} * shown.width > kMostWarped)
+                return {Status::bad_geometry, "a warp makes no image, or too large a one"};
             Geometry later;
-            if (Outcome found = resolve(view_.later, row_, between, view_.size_of(row_), later);
+            if (Outcome found = resolve(view_.later, row_, shown, view_.size_of(row_), later);
                 !found.ok())
                 return found;
             last_.begin(later, view_.later_resample, 0, {}, view_.channels);
+            direct_ = warps_ && view_.step() == 0 && shows_all(later, shown);
             const Padding padding = view_.resample.padding;
-            if (copies(geometry_)) {
+            if (warps_ && only_cuts(geometry_)) {
+                const Box read = warped_part(between, shown, inverse());
+                needed_ = {geometry_.box.top + read.top, geometry_.box.left + read.left,
+                           read.height, read.width};
+            } else if (!warps_ && copies(geometry_)) {
                 positions(window.top, window.height, geometry_.box.height, geometry_.upside_down,
                           padding, rows_);
                 positions(window.left, window.width, geometry_.box.width, geometry_.mirror, padding,
@@ -256,21 +283,53 @@ class MemoryView {
         needed.left -= part.left;
         if (!view_.later) {
             feed(worker_, last_, pixels, size, needed, view_.channels);
+        } else if (warps_) {
+            const Size shown = view_.warp.size_of(row_);
+            uint8_t* const out = direct_ ? view_.at(row_) : grow(worker_.warped, bytes_of(shown));
+            warp_to(out, shown, pixels, part, needed);
+            if (direct_) return;
+            feed(worker_, last_, out, shown, last_.needed(), view_.channels);
         } else if (copies(geometry_)) {
             feed_window(pixels, part);
         } else {
-            const Size between = {geometry_.window.height, geometry_.window.width};
-            const auto bytes = static_cast<size_t>(between.height) *
-                               static_cast<size_t>(between.width) *
-                               static_cast<size_t>(view_.channels);
-            feed(worker_, first_, pixels, size, needed, view_.channels);
-            first_.finish(grow(worker_.picture, bytes));
-            feed(worker_, last_, worker_.picture.data(), between, last_.needed(), view_.channels);
+            make_first(pixels, size, needed);
+            feed(worker_, last_, worker_.picture.data(), between(), last_.needed(), view_.channels);
         }
         last_.finish(view_.at(row_), view_.step());
     }
 
   private:
+    // The size of what the first geometry makes.
+    Size between() const { return {geometry_.window.height, geometry_.window.width}; }
+
+    size_t bytes_of(Size size) const {
+        return static_cast<size_t>(size.height) * static_cast<size_t>(size.width) *
+               static_cast<size_t>(view_.channels);
+    }
+
+    const double* inverse() const { return view_.warp.inverse + 9 * int64_t{row_}; }
+
+    // Makes `worker.picture` by the first geometry. The arguments are as of `feed`.
+    void make_first(const uint8_t* pixels, Size size, const Box& needed) {
+        feed(worker_, first_, pixels, size, needed, view_.channels);
+        first_.finish(grow(worker_.picture, bytes_of(between())));
+    }
+
+    // Warps what the first geometry makes. `pixels` are those of `part`, and `needed` lies in it.
+    void warp_to(uint8_t* out, Size shown, const uint8_t* pixels, const Box& part,
+                 const Box& needed) {
+        if (only_cuts(geometry_)) {
+            const Box own = {part.top - geometry_.box.top, part.left - geometry_.box.left,
+                             part.height, part.width};
+            warp_part(worker_.kernels, pixels, own, between(), out, shown, view_.channels,
+                      inverse(), view_.warp.options);
+        } else {
+            make_first(pixels, {part.height, part.width}, needed);
+            warp(worker_.kernels, worker_.picture.data(), between(), out, shown, view_.channels,
+                 inverse(), view_.warp.options);
+        }
+    }
+
     // Gives the rows of the first geometry's window to the second resampler, one by one. The window
     // is not copied as a whole, as it may have padding of any size.
     void feed_window(const uint8_t* pixels, const Box& part) {
@@ -318,13 +377,15 @@ class MemoryView {
     const int row_;
     Resampler &last_, &first_;         // of the last geometry, and of the one before it
     Geometry geometry_;                // the first one
+    bool warps_ = false;               // what it makes
+    bool direct_ = false;              // to the output: the last geometry changes nothing
     std::vector<int> rows_, columns_;  // `positions` of its window, if it resamples nothing
     Box needed_;                       // of the image, by the geometry
     Box part_;                         // the same, and what colour operations look at
 };
 
-// Decodes what all views need to memory, and makes them there. Uses `worker.canvas`, `tile` and
-// `picture`.
+// Decodes what all views need to memory, and makes them there. Uses `worker.canvas`, `tile`,
+// `picture` and `warped`.
 Outcome read_to_memory(Worker& worker, const std::vector<View>& views, int row, Size stored,
                        Orientation orientation, bool whole) {
     const Size image = orientation.upright(stored);
@@ -343,11 +404,11 @@ Outcome read_to_memory(Worker& worker, const std::vector<View>& views, int row, 
     copier.begin({part, size, {0, 0, size.height, size.width}}, {}, 0, {}, channels);
     Outcome outcome = read_upright(worker, part, stored, orientation, whole, copier);
     if (!outcome.ok()) return outcome;
-    copier.finish(grow(worker.canvas, bytes));
+    copier.finish(grow(worker.canvas, bytes + kWarpSlack));
     for (size_t i = 0; i < views.size(); ++i) {
         uint8_t* pixels = worker.canvas.data();
         if (i + 1 < views.size()) {  // the next views need the pixels unchanged
-            pixels = grow(worker.tile, bytes);
+            pixels = grow(worker.tile, bytes + kWarpSlack);
             std::memcpy(pixels, worker.canvas.data(), bytes);
         }
         made[i].finish(pixels, part);

@@ -77,6 +77,16 @@ std::shared_ptr<Job> header_job(std::unique_ptr<EncodedSource> images, const Dec
 std::shared_ptr<Job> encode_job(const uint8_t* pixels, Size size, int quality,
                                 std::vector<uint8_t>& file);
 
+// A warp of each image of a batch (warp.hpp).
+struct WarpTable {
+    const double* inverse = nullptr;  // (rows, 9); null: no warps
+    const int32_t* sizes = nullptr;   // (rows, 2): height, width of the outputs; -1, -1: no warp
+    WarpOptions options;
+
+    bool has(int row) const { return inverse != nullptr && size_of(row).height != -1; }
+    Size size_of(int row) const { return {sizes[2 * int64_t{row}], sizes[2 * int64_t{row} + 1]}; }
+};
+
 // One output of each image of a batch: how it is made, and where it goes.
 struct View {
     GeometrySource geometries;
@@ -96,6 +106,8 @@ struct View {
     // A second geometry, of the images that `geometries` makes; null: none.
     GeometrySource later;
     ResampleOptions later_resample;
+    // Of the images that `geometries` makes, before `later`, which is there then.
+    WarpTable warp;
 
     Size size_of(int row) const {
         return sizes == nullptr ? size : Size{sizes[2 * int64_t{row}], sizes[2 * int64_t{row} + 1]};

@@ -31,11 +31,11 @@ class Worker {
     JpegEncoder encoder;
     Recompressor recompressor;
     // Memory for the image in work, whose contents do not outlive it.
-    std::vector<Geometry> geometries;            // of each view
-    std::vector<uint8_t> bytes;                  // the compressed file
-    std::vector<uint8_t> scratch;                // intermediate pixels
-    std::vector<float> floats;                   // intermediate pixels in floating point
-    std::vector<uint8_t> canvas, tile, picture;  // whole intermediate images
+    std::vector<Geometry> geometries;                    // of each view
+    std::vector<uint8_t> bytes;                          // the compressed file
+    std::vector<uint8_t> scratch;                        // intermediate pixels
+    std::vector<float> floats;                           // intermediate pixels in floating point
+    std::vector<uint8_t> canvas, tile, picture, warped;  // whole intermediate images
 
     // The resampler of a view, made at the first use. The reference stays valid.
     Resampler& resampler(size_t view = 0) {
@@ -47,7 +47,7 @@ class Worker {
     // large image.
     void trim() {
         constexpr size_t kMost = size_t{32} << 20;
-        for (std::vector<uint8_t>* buffer : {&bytes, &scratch, &canvas, &tile, &picture})
+        for (std::vector<uint8_t>* buffer : {&bytes, &scratch, &canvas, &tile, &picture, &warped})
             release_large(*buffer, kMost);
         release_large(floats, kMost);
         encoder.trim(kMost);

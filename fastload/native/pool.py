@@ -618,6 +618,7 @@ def _view(view: View, *, channels: int, **lengths: int) -> _core.View:
             )
     colour = view.geometry.colour if sampling.coloured else None
     kinds, numbers = (None, None) if colour is None else map(np.ascontiguousarray, colour.table)
+    later, later_sampling, warped = _later(view)
     core_view: _core.View = core.View(
         _geometries(view.geometry),
         out,
@@ -625,22 +626,30 @@ def _view(view: View, *, channels: int, **lengths: int) -> _core.View:
         kinds,
         numbers,
         colour is not None and fuses(),
-        *_later(view),
+        later,
+        later_sampling,
         None if view.sizes is None else np.ascontiguousarray(view.sizes, dtype=np.int32),
+        warped,
     )
     return core_view
 
 
-def _later(view: View) -> tuple[Any, Any]:
-    """What the core is to do to the images that a geometry makes, if anything."""
+def _later(view: View) -> tuple[Any, Any, Any]:
+    """What the core is to do to the images that a geometry makes, if anything: the second geometry,
+    its sampling, and the warp before it."""
     geometry, sampling = view.geometry, view.resampling
     later = None if isinstance(geometry, FusedGeometry) else geometry.later
     if later is None:
-        return None, None
+        return None, None, None
     assert sampling.later is not None, "both are of one plan"
-    if later.inverse is not None or later.geometry.later is not None:
-        raise ConfigurationError("NativePool makes no warps of images, nor a third resampling.")
-    return _geometries(later.geometry), _resampling(sampling.later.resampling)
+    if later.geometry.later is not None:
+        raise ConfigurationError("NativePool resamples images no third time.")
+    last, warped = later.geometry, None
+    if later.inverse is not None:
+        from fastload.native.warps import core_warps
+
+        last, warped = core_warps(geometry, sampling.later.warp)
+    return _geometries(last), _resampling(sampling.later.resampling), warped
 
 
 @cache

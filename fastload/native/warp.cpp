@@ -8,14 +8,20 @@ namespace fastload {
 namespace {
 
 struct Image {
-    const uint8_t* pixels;
+    const uint8_t* pixels;  // where the first one is, or would be if it is not in memory
     Size size;
     int channels;
+    int64_t stride;  // bytes from one row to the next
 
-    const uint8_t* at(int y, int x) const {
-        return pixels + (int64_t{y} * size.width + x) * channels;
-    }
+    const uint8_t* at(int y, int x) const { return pixels + (stride * y + int64_t{x} * channels); }
 };
+
+Image packed(const uint8_t* pixels, Size size, int channels) {
+    return {pixels, size, channels, int64_t{size.width} * channels};
+}
+
+// In place of a pixel outside of the image, with a weight of 0.
+constexpr uint8_t kNoPixel[4] = {};
 
 // After a vector whose neighbours do not all lie in the image, so many pixels are made one by one.
 constexpr int kRetryAfter = 8;
@@ -111,7 +117,7 @@ void interpolate_with_fill(const Image& image, const Neighbours& near, const War
     for (int i = 0; i < 4; ++i) {
         const bool in = columns[i & 1] && rows[i >> 1];
         used[i] = in ? near.weights[i] : 0.0f;
-        pixels[i] = in ? image.at(y + (i >> 1), x + (i & 1)) : image.pixels;
+        pixels[i] = in ? image.at(y + (i >> 1), x + (i & 1)) : kNoPixel;
         mask += used[i];
     }
     const bool whole = columns[0] && columns[1] && rows[0] && rows[1];
@@ -151,7 +157,6 @@ class PixelSampler {
           most_y(image.size.height - (image.channels == 3 ? 3 : 2)),
           image_(image),
           options_(options),
-          stride_(int64_t{image.size.width} * image.channels),
           low_(options.bilinear && options.fades ? -0.5 : 0.0),
           inside_(image.channels == 3
                       ? (options.fades ? interpolate<3, true> : interpolate<3, false>)
@@ -170,7 +175,7 @@ class PixelSampler {
         const Neighbours near(u, v);
         if (image_.channels >= 3 && near.x >= 0 && near.y >= 0 && near.x <= most_x &&
             near.y <= most_y) {
-            inside_(image_.at(near.y, near.x), stride_, near.weights, fill_, out);
+            inside_(image_.at(near.y, near.x), image_.stride, near.weights, fill_, out);
         } else if (options_.fades) {
             interpolate_with_fill(image_, near, options_, out);
         } else {
@@ -185,30 +190,20 @@ class PixelSampler {
   private:
     const Image image_;
     const WarpOptions& options_;
-    const int64_t stride_;
     const double low_;
     void (*const inside_)(const uint8_t*, int64_t, const float*, Floats, uint8_t*);
     Floats fill_ = {};
 };
 
-}  // namespace
-
-void remap(const uint8_t* in, Size in_size, uint8_t* out, Size out_size, int channels,
-           const double* x, const double* y, const WarpOptions& options) {
-    const PixelSampler sampler({in, in_size, channels}, options);
-    const int64_t count = int64_t{out_size.height} * out_size.width;
-    for (int64_t i = 0; i < count; ++i, out += channels) sampler.make(x[i], y[i], out);
-}
-
-void warp(const Kernels& kernels, const uint8_t* in, Size in_size, uint8_t* out, Size out_size,
-          int channels, const double m[9], const WarpOptions& options) {
-    const PixelSampler sampler({in, in_size, channels}, options);
+void warp_image(const Kernels& kernels, const Image& image, uint8_t* out, Size out_size,
+                const double m[9], const WarpOptions& options) {
+    const int channels = image.channels;
+    const PixelSampler sampler(image, options);
     const bool affine = m[6] == 0.0 && m[7] == 0.0 && m[8] == 1.0;
-    const int64_t stride = int64_t{in_size.width} * channels;
-    WarpRow row = {in,  stride, channels, sampler.most_x, sampler.most_y, m,
-                   0.0, 0.0,    0.0,      options.fill,   options.fades};
+    WarpRow row = {image.pixels, image.stride, channels, sampler.most_x, sampler.most_y, m,
+                   0.0,          0.0,          0.0,      options.fill,   options.fades};
     const bool in_vectors = kernels.warp_inner != nullptr && options.bilinear && channels >= 3 &&
-                            stride * in_size.height <= INT32_MAX;
+                            image.stride * image.size.height <= INT32_MAX;
     WarpColumns columns;
     if (in_vectors && kernels.warp_columns != nullptr) {
         row.u = m[1] * 0.5 + m[2];
@@ -240,6 +235,61 @@ void warp(const Kernels& kernels, const uint8_t* in, Size in_size, uint8_t* out,
             sampler.make(u, v, out);
         }
     }
+}
+
+}  // namespace
+
+void remap(const uint8_t* in, Size in_size, uint8_t* out, Size out_size, int channels,
+           const double* x, const double* y, const WarpOptions& options) {
+    const PixelSampler sampler(packed(in, in_size, channels), options);
+    const int64_t count = int64_t{out_size.height} * out_size.width;
+    for (int64_t i = 0; i < count; ++i, out += channels) sampler.make(x[i], y[i], out);
+}
+
+void warp(const Kernels& kernels, const uint8_t* in, Size in_size, uint8_t* out, Size out_size,
+          int channels, const double inverse[9], const WarpOptions& options) {
+    warp_image(kernels, packed(in, in_size, channels), out, out_size, inverse, options);
+}
+
+Box warped_part(Size in_size, Size out_size, const double m[9]) {
+    // A rectangle is convex, and so is what a projective map makes of it where no w is 0: the
+    // centres of the outermost pixels are the bounds.
+    constexpr double kMost = 1 << 30;
+    double low[2] = {kMost, kMost}, high[2] = {-kMost, -kMost};  // of v, u
+    for (int corner = 0; corner < 4; ++corner) {
+        const double x = corner & 1 ? out_size.width - 0.5 : 0.5,
+                     y = corner & 2 ? out_size.height - 0.5 : 0.5;
+        const double w = m[6] * x + m[7] * y + m[8];
+        const double place[2] = {(m[3] * x + m[4] * y + m[5]) / w,
+                                 (m[0] * x + m[1] * y + m[2]) / w};
+        if (!(w > 0.0 && std::abs(place[0]) < kMost && std::abs(place[1]) < kMost))
+            return {0, 0, in_size.height, in_size.width};
+        for (int axis = 0; axis < 2; ++axis) {
+            low[axis] = std::min(low[axis], place[axis]);
+            high[axis] = std::max(high[axis], place[axis]);
+        }
+    }
+    const int sides[2] = {in_size.height, in_size.width};
+    int start[2], extent[2];
+    for (int axis = 0; axis < 2; ++axis) {
+        // The neighbours of a place begin at most 1.5 pixels before it and end 1.5 after it.
+        const double first = std::floor(low[axis] - 1.5), end = std::ceil(high[axis] + 1.5);
+        start[axis] = static_cast<int>(std::clamp(first, 0.0, sides[axis] - 1.0));
+        extent[axis] =
+            static_cast<int>(std::clamp<double>(end, start[axis] + 1.0, sides[axis])) - start[axis];
+    }
+    return {start[0], start[1], extent[0], extent[1]};
+}
+
+void warp_part(const Kernels& kernels, const uint8_t* pixels, const Box& part, Size in_size,
+               uint8_t* out, Size out_size, int channels, const double inverse[9],
+               const WarpOptions& options) {
+    const int64_t stride = int64_t{part.width} * channels;
+    // As a number: there need not be any memory where the first pixel would be.
+    const auto first = reinterpret_cast<uintptr_t>(pixels) -
+                       static_cast<uintptr_t>(stride * part.top + int64_t{part.left} * channels);
+    const Image image = {reinterpret_cast<const uint8_t*>(first), in_size, channels, stride};
+    warp_image(kernels, image, out, out_size, inverse, options);
 }
 
 }  // namespace fastload

@@ -32,8 +32,21 @@ struct WarpOptions {
 void warp(const Kernels& kernels, const uint8_t* in, Size in_size, uint8_t* out, Size out_size,
           int channels, const double inverse[9], const WarpOptions& options);
 
-// The same with the place of each output pixel in the image, (out_size.height, out_size.width)
-// each: any numbers; those that are not finite are outside. Throws nothing.
+// The part of an image of size `in_size` that `warp` reads for its output: at least one pixel; all
+// of the image where `inverse` gives no bounds.
+Box warped_part(Size in_size, Size out_size, const double inverse[9]);
+
+// Bytes after the pixels of a part that `warp_part` may read.
+constexpr int kWarpSlack = 128;
+
+// The same as `warp`, with only a part of the image in memory, which contains `warped_part`:
+// `pixels` are those of `part`, packed, followed by kWarpSlack bytes.
+void warp_part(const Kernels& kernels, const uint8_t* pixels, const Box& part, Size in_size,
+               uint8_t* out, Size out_size, int channels, const double inverse[9],
+               const WarpOptions& options);
+
+// The same as `warp` with the place of each output pixel in the image, (out_size.height,
+// out_size.width) each: any numbers; those that are not finite are outside. Throws nothing.
 void remap(const uint8_t* in, Size in_size, uint8_t* out, Size out_size, int channels,
            const double* x, const double* y, const WarpOptions& options);
 

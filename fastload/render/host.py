@@ -27,6 +27,7 @@ from fastload.draws import BoolArray, Float64Array, Int64Array
 from fastload.errors import ConfigurationError, DecodeError
 from fastload.files import read_regular, size_of
 from fastload.geometry import Geometry, Resampling, View
+from fastload.geometry.cuts import cut_inverse, is_warped, only_cuts, shows_all
 from fastload.geometry.grid import fold, nearest
 from fastload.geometry.plan import Later, LaterResampling
 from fastload.render.warp import warp_into
@@ -38,7 +39,6 @@ Booleans = Sequence[bool] | npt.NDArray[np.bool_]
 
 _BILINEAR = Resampling()
 _NEVER = (False, False)
-_ALL = slice(None)
 
 
 @dataclass(frozen=True)
@@ -184,9 +184,8 @@ def render_row(pixels: Pixels, row: int, view: View) -> None:
         later, then = geometry.later, resampling.later
         assert then is not None, "both are of one plan"
         pixels = _between(pixels, row, geometry, resampling)
-        if later.inverse is not None and not (
-            (later.inverse[row] == np.eye(3)).all() and (later.size[row] == pixels.shape[:2]).all()
-        ):
+        if is_warped(geometry, row):
+            assert later.inverse is not None
             # Positions differ in the last bit then, which is nothing between two pixels; the
             # nearest one would not always be that which masks of objects have (native/masks.cpp).
             if then.warp.interpolation == "bilinear" and only_cuts(later.geometry, row):
@@ -234,34 +233,6 @@ def _taken_from(inverse: Float64Array, parts: Int64Array) -> tuple[Int64Array, B
     places = np.where(bounded, places, 0.0)
     low, high = np.floor(places.min(axis=1) - 1.5), np.ceil(places.max(axis=1) + 1.5)
     return np.concatenate([low, high]).T.astype(np.int64), bounded
-
-
-def only_cuts(geometry: Geometry, rows: Any = _ALL) -> Any:
-    """Whether all of a geometry is to show a part of the image, mirrored or not: of one row, or
-    (n,) of several."""
-    unscaled = _is_unscaled(geometry, rows)
-    return unscaled if geometry.later is None else unscaled & False
-
-
-def shows_all(geometry: Geometry, rows: Any = _ALL) -> Any:
-    """Likewise whether what comes before `geometry.later` only cuts a part out."""
-    return _is_unscaled(geometry, rows) & ~geometry.flip[rows].any(axis=-1)
-
-
-def _is_unscaled(geometry: Geometry, rows: Any) -> Any:
-    extent, window = geometry.box[rows, 2:], geometry.window[rows]
-    same = (geometry.size[rows] == extent) & (window[..., 2:] == extent) & (window[..., :2] == 0)
-    return same.all(axis=-1)
-
-
-def cut_inverse(later: Later, rows: Any = _ALL) -> Float64Array:
-    """(3, 3), or (n, 3, 3): where the pixels are of what the geometry after a warp cuts out."""
-    assert later.inverse is not None
-    inverse = later.inverse[rows]
-    shift = np.zeros_like(inverse) + np.eye(3)
-    shift[..., :2, 2] = later.geometry.box[rows][..., 1::-1]
-    moved: Float64Array = inverse @ shift
-    return moved
 
 
 def _warp_cut(

@@ -6,7 +6,8 @@
 // - each of several views of one decoding equals the view alone;
 // - an output that is the upper left part of its place equals one that fills it, and nothing is
 //   written beside it;
-// - colour operations, a geometry and a second geometry at once give the same as one by one;
+// - colour operations, a geometry, a warp and a second geometry at once give the same as one by
+// one;
 // - with libjpeg-turbo in place of our own decoder, the outcome is the same;
 // - the pixels of our own decoder are those of libjpeg-turbo's full decode, cropped. (Not compared
 //   if the image is reduced in decoding: coefficients that no encoder writes then overflow in other
@@ -17,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "choices.hpp"
@@ -122,8 +124,8 @@ View fuzzed_view(const uint8_t* choices, int turn, std::vector<uint8_t>& out) {
     return {FuzzedGeometry(turned), options, out.data(), FuzzedGeometry::kOut};
 }
 
-// Compares a view with colour operations, a geometry and a second geometry with the same steps one
-// by one in memory. Also for images of one channel, without colour operations.
+// Compares a view with colour operations, a geometry, perhaps a warp, and a second geometry with
+// the same steps one by one in memory. Also for images of one channel, without colour operations.
 void compare_chains(Worker (&workers)[3], const std::vector<uint8_t>& file,
                     const DecodeOptions& options, const uint8_t* choices) {
     const int channels = (choices[4] & 1) != 0 ? 1 : 3;
@@ -149,6 +151,22 @@ void compare_chains(Worker (&workers)[3], const std::vector<uint8_t>& file,
         chained.colour.numbers = numbers.data();
         chained.colour.steps = 2;
     }
+    const bool flips[2] = {false, false};
+    const auto unit = [&](int i) { return (choices[i] - 128) / 64.0; };
+    const double inverse[9] = {unit(0), unit(1),     8 * unit(2), unit(3),
+                               unit(4), 8 * unit(5), 0.0,         unit(6) * (choices[1] & 1) / 64,
+                               1.0};
+    const int32_t warped_size[2] = {1 + choices[2] % 40, 1 + choices[3] % 40};
+    const bool warps = (choices[6] & 2) != 0, all_first = warps && (choices[6] & 4) != 0;
+    if (warps) {
+        chained.warp = {inverse,
+                        warped_size,
+                        {channels == 3 && (choices[0] & 1) != 0,
+                         (choices[0] & 2) != 0,
+                         (choices[0] & 4) != 0,
+                         {3, 100, 255, 0}}};
+    }
+    if (all_first) chained.geometries = whole_images(flips);
     const Bytes input = {file.data(), file.size()};
     const Outcome at_once = decode_image(workers[1], input, {chained}, 0, options);
     workers[1].decoder.close();
@@ -161,7 +179,6 @@ void compare_chains(Worker (&workers)[3], const std::vector<uint8_t>& file,
     workers[0].decoder.close();
     std::vector<uint8_t> whole(static_cast<size_t>(size.height) * static_cast<size_t>(size.width) *
                                static_cast<size_t>(channels));
-    const bool flips[2] = {false, false};
     View all;
     all.geometries = whole_images(flips);
     all.resample.filter = Filter::nearest;
@@ -184,14 +201,31 @@ void compare_chains(Worker (&workers)[3], const std::vector<uint8_t>& file,
     };
     View one = chained, two = chained;
     one.later = nullptr;
+    one.warp = {};
+    if (all_first) {
+        one.size = size;
+        first.resize(whole.size());
+    }
     one.out = first.data();
     two.geometries = chained.later;
     two.resample = chained.later_resample;
     two.later = nullptr;
+    two.warp = {};
     two.colour = {};
     two.out = second.data();
-    const bool good =
-        decoded.ok() && step(whole, size, one) && step(first, FuzzedGeometry::kOut, two);
+    bool good = decoded.ok() && step(whole, size, one);
+    Size between = one.size;
+    if (good && warps) {
+        const Size made = chained.warp.size_of(0);
+        std::vector<uint8_t> warped(static_cast<size_t>(made.height) *
+                                    static_cast<size_t>(made.width) *
+                                    static_cast<size_t>(channels));
+        warp(kPlainKernels, first.data(), between, warped.data(), made, channels, inverse,
+             chained.warp.options);
+        first = std::move(warped);
+        between = made;
+    }
+    good = good && step(first, between, two);
     // Damage may lie where the chain does not look.
     require(!good || at_once.ok(), "a chain is refused whose steps are not");
     if (good && at_once.ok()) require(found == second, "a chain differs from its steps");

@@ -61,7 +61,11 @@ def seeds() -> dict[str, bytes]:
             scans = jpegs.script(len(noise.sampling), rng)
             name = f"{height}x{width}-scans-{sampling.replace(':', '')}"
             found[name] = jpegs.write(noise, scans, progressive=True, restart=len(scans) % 3)
-    return {name: rng.bytes(8) + data for name, data in found.items()}
+    made = {name: rng.bytes(8) + data for name, data in found.items()}
+    for name, data in found.items():  # the whole image through a warp (`compare_chains`)
+        head = rng.bytes(8)
+        made[f"{name}-warped"] = head[:6] + bytes([head[6] | 6, head[7] | 28]) + data
+    return made
 
 
 def seek_seeds() -> dict[str, bytes]:

@@ -5,7 +5,7 @@
 // Image and output lie in heap memory of exactly the size that they have. What must hold, besides
 // that memory is in order: all instruction sets make the same pixels; what takes the nearest pixel
 // makes pixels of the image, or the fill; a map that moves nothing changes nothing; and the places
-// that a map has, one by one, make its pixels.
+// that a map has, one by one, make its pixels; and so does the part of the image that is read.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -63,6 +63,27 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         const std::unique_ptr<uint8_t[]> other(new uint8_t[bytes]);
         warp(*kernels, in.get(), in_size, other.get(), out_size, channels, inverse, options);
         require(std::equal(out.get(), out.get() + bytes, other.get()), name);
+    }
+    // No more in memory than is read.
+    const Box part = warped_part(in_size, out_size, inverse);
+    require(part.height > 0 && part.width > 0 && part.top >= 0 && part.left >= 0 &&
+                part.top + part.height <= in_size.height && part.left + part.width <= in_size.width,
+            "a part that is none");
+    const size_t line = static_cast<size_t>(part.width) * static_cast<size_t>(channels);
+    const size_t cut = line * static_cast<size_t>(part.height);
+    const std::unique_ptr<uint8_t[]> seen(new uint8_t[cut + kWarpSlack]);
+    std::fill_n(seen.get() + cut, kWarpSlack, uint8_t{0x5a});
+    for (int y = 0; y < part.height; ++y) {
+        const int64_t at = int64_t{part.top + y} * in_size.width + part.left;
+        std::memcpy(seen.get() + line * static_cast<size_t>(y), in.get() + at * channels, line);
+    }
+    for (const char* name : {"plain", "sse4.1", "avx2", "avx512", "neon"}) {
+        const Kernels* const kernels = find_kernels(name);
+        if (kernels == nullptr) continue;
+        const std::unique_ptr<uint8_t[]> other(new uint8_t[bytes]);
+        warp_part(*kernels, seen.get(), part, in_size, other.get(), out_size, channels, inverse,
+                  options);
+        require(std::equal(out.get(), out.get() + bytes, other.get()), "of a part");
     }
     // The places one by one, in memory of exactly their size.
     std::vector<double> across, down;
