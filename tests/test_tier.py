@@ -35,7 +35,7 @@ from fastload.sources import open_source
 from fastload.stores import tier_writer
 from fastload.stores.tier import Kept, Tier, bytes_of, digest_of
 from fastload.stores.tier import tier as tier_of_machine
-from fastload.stores.tier_writer import DiskRate, TierWriter
+from fastload.stores.tier_writer import DiskRate, TierWriter, is_hard_disk
 from tests import images
 from tests.backends import Contestant, contestants
 from tests.cases import whole_but
@@ -454,7 +454,7 @@ def test_files_that_are_written_past_the_cache_are_read_as_others(
 def test_to_a_slow_disk_it_is_written_by_the_cache(
     tier: Tier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slower than 200 MB a second, over 64 MiB; after ten minutes it is tried again."""
+    """Slower than 150 MB a second, over 64 MiB; after ten minutes it is tried again."""
     core, asked, seconds = native.load(), list[bool](), [0.0]
 
     def write_to_tier(*arguments: Any) -> Any:
@@ -465,10 +465,10 @@ def test_to_a_slow_disk_it_is_written_by_the_cache(
     slowed = SimpleNamespace(write_to_tier=write_to_tier, look_in_tier=core.look_in_tier)
     monkeypatch.setattr(sys.modules[Tier.__module__], "_core", lambda: slowed)
     now = [1000.0]
-    monkeypatch.setattr(tier_writer.time, "monotonic", lambda: now[0])
-    disk = DiskRate()
+    monkeypatch.setattr(tier_writer, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    disk = DiskRate(tier.folder)
     for row, (took, at) in enumerate(
-        [(0.33, 1000), (0.34, 1000), (0.1, 1599), (0.1, 1601), (0, 1602)]
+        [(0.44, 1000), (0.45, 1000), (0.1, 1599), (0.1, 1601), (0.1, 1602)]
     ):
         seconds[0], now[0] = took, at
         tier.put_many(NAMES[row : row + 1], WANTED[row : row + 1], disk=disk)
@@ -476,6 +476,35 @@ def test_to_a_slow_disk_it_is_written_by_the_cache(
     assert [tier.get(name) for name in NAMES[:5]] == WANTED[:5]
     tier.put(NAMES[5], WANTED[5])
     assert asked[5:] == [False]
+
+
+@pytest.mark.skipif(not hasattr(os, "major"), reason="numbers of disks are those of POSIX")
+@pytest.mark.parametrize(
+    ("place", "rotational", "turns"),
+    [
+        ("block/sda", "1\n", True),
+        ("block/sda/sda1", "1\n", True),  # a partition
+        ("block/sdb/sdb2", "0\n", False),
+        ("block/vda/vda1", "1\n", False),  # what a virtual machine says of any disk
+        ("block/nvme0n1/nvme0n1p1", "0\n", False),
+        ("", "", False),  # not known
+    ],
+)
+def test_a_hard_disk_is_written_by_the_cache(
+    place: str, rotational: str, turns: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier_writer, "_DEVICES", str(tmp_path / "dev"))
+    (tmp_path / "dev").mkdir()
+    number = os.stat(tmp_path).st_dev
+    if place:
+        (tmp_path / place).mkdir(parents=True)
+        queue = tmp_path.joinpath(*place.split("/")[:2], "queue")
+        queue.mkdir()
+        (queue / "rotational").write_text(rotational)
+        link = tmp_path / "dev" / f"{os.major(number)}:{os.minor(number)}"
+        link.symlink_to(tmp_path / place)
+    assert is_hard_disk(tmp_path) is turns
+    assert DiskRate(tmp_path).is_fast() is not turns
 
 
 @needs_core

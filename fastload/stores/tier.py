@@ -311,7 +311,9 @@ class Tier:
         with self._lock:
             if self._writer is None or self._process != os.getpid():
                 self._process = os.getpid()
-                self._writer = TierWriter(partial(self.put_many, disk=DiskRate()), self._unlink)
+                self._writer = TierWriter(
+                    partial(self.put_many, disk=DiskRate(self.folder)), self._unlink
+                )
             return self._writer
 
     def _waiting(self, digest: bytes) -> Data | None:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from fastload.stores.base import Data
@@ -24,24 +25,44 @@ _IDLE = 1.0
 """Seconds without work after which the thread ends."""
 _AT_END = 10.0
 """Seconds for which the end of the program waits until all is written."""
-_SLOW = 200e6
-"""Bytes a second. What is written past the system's cache is read from the disk in the next epoch.
-Hard disks write at about this rate at most, and read ranges of 100 kB here and there at a tenth of
-it; small network disks reach half of it. There the next epoch reads memory, where it has room."""
+_SLOW = 150e6
+"""Bytes a second. What is written past the system's cache is read from the disk in the next epoch,
+which a small network disk (125 MB/s) would hold up: there it is to find them in memory, where they
+have room."""
 _JUDGED = 64 << 20
 """Bytes by which the rate of a disk is judged."""
 _SLOW_FOR = 600.0
 """Seconds until a disk that was slow, perhaps for others that wrote, is tried again."""
+_DEVICES = "/sys/dev/block"
+"""Of Linux: a link for each disk and partition, by its numbers."""
+
+
+def is_hard_disk(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder lies on a disk that turns. That takes what is written into memory of its
+    own, and reads ranges of 100 kB here and there at a tenth of the rate. False where it is not
+    known: Linux says that disks of virtual machines (vda) turn, too."""
+    with contextlib.suppress(OSError):
+        number = os.stat(folder).st_dev
+        place = Path(_DEVICES, f"{os.major(number)}:{os.minor(number)}").resolve()
+        disk = place if (place / "queue").is_dir() else place.parent  # of a partition
+        return disk.name.startswith("sd") and (disk / "queue/rotational").read_text() == "1\n"
+    return False
 
 
 class DiskRate:
     """Whether a disk is fast enough to write to it past the system's cache, by what it took."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """`folder`: on the disk; it need not be there yet."""
+        self._folder = folder
+        self._turns: bool | None = None
         self._size, self._seconds, self._slow_until = 0, 0.0, -_SLOW_FOR
 
     def is_fast(self) -> bool:
-        return time.monotonic() >= self._slow_until
+        """The folder is there."""
+        if self._turns is None:
+            self._turns = is_hard_disk(self._folder)
+        return not self._turns and time.monotonic() >= self._slow_until
 
     def took(self, size: int, seconds: float) -> None:
         """So many bytes were written past the cache."""
