@@ -87,6 +87,8 @@ def rank_main(rank: int, ranks: int, port: int, root: str, free: int, what: str)
             said |= {"images": on_device.images, "explain": loader.explain()}
     except (CacheError, ZeroDivisionError) as error:
         said["error"] = str(error)
+        if what == "one cannot read" and rank == 1:  # neither error nor process is gone
+            wait_until(Path(f"{root}/0.json").exists)
     torch.save(served, f"{root}/{rank}.pt")
     Path(f"{root}/{rank}.json").write_text(json.dumps(said))
 

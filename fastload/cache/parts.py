@@ -247,7 +247,8 @@ class Parts:
             return
         self._ended = True
         if not self._peers:  # it has failed, which ranks that come later are to know
-            _failed.append(Note(self._path(self._place.rank, "failed"), b""))
+            with contextlib.suppress(CacheError):
+                _failed.append(Note(self._path(self._place.rank, "failed"), b""))
         with contextlib.suppress(BackendUnavailableError):
             self.memory.settle()
             self.memory.close_opened()

@@ -50,8 +50,8 @@ class ResidentImages:
     A file of S bytes takes at most S + 2,000 there, and on the host its headers and 36 bytes for
     each place at which decoding can start.
 
-    Where the device does not hold them, and the ranks of the machine have one each, each holds a
-    part, and `check` says whether all are still there.
+    Where the device does not hold them, and several ranks run on the machine, each holds a part,
+    and `check` says whether all are still there.
     """
 
     def __init__(self, count: int) -> None:
@@ -112,11 +112,33 @@ class ResidentImages:
             CacheError: the memory of the device does not hold them, nor that of all ranks of the
                 machine; another rank has ended.
         """
-        made, count = cls(len(column)), len(column)
+        made = cls(len(column))
         made._join(name, column, device, f"{fingerprint} {settings}")
+        try:
+            made._read(name, column, read, index, pool, device, settings, show=show)
+        except BaseException:
+            if made.parts is not None:  # the others are not to wait for it
+                made.parts.release()
+            raise
+        return made
+
+    def _read(
+        self,
+        name: str,
+        column: EncodedImages,
+        read: Read,
+        index: SeekIndex,
+        pool: NativePool,
+        device: torch.device,
+        settings: DecodeSettings,
+        *,
+        show: bool,
+    ) -> None:
+        """See `load`."""
+        count = len(column)
         waiting: list[tuple[npt.NDArray[np.uint8], Int64Array, Int64Array]] = []
         places = list[tuple[Int64Array, Int64Array, Int64Array]]()
-        prepare = partial(made._prepare, index, settings)
+        prepare = partial(self._prepare, index, settings)
         with (
             ThreadPoolExecutor(pool.threads, "fastload-resident") as threads,
             progress(f"Reading {name} to {device}", count, show=show) as advance,
@@ -138,15 +160,14 @@ class ResidentImages:
                 for done in threads.map(prepare, slices, files):
                     waiting.append(done)
                     if sum(len(data) for data, *_ in waiting) >= _PART:
-                        places += made._upload(name, waiting, device)
+                        places += self._upload(name, waiting, device)
                 advance(len(rows))
-            places += made._upload(name, waiting, device)
-        if made.parts is not None:
-            made._place_others(made.parts, places)
+            places += self._upload(name, waiting, device)
+        if self.parts is not None:
+            self._place_others(self.parts, places)
         elif device.type == "cuda":
             # Batches may be made on another stream than the one that uploads.
             torch.cuda.current_stream(device).synchronize()
-        return made
 
     def _join(self, name: str, column: EncodedImages, device: torch.device, of: str) -> None:
         """Settle with the other ranks of the machine, if there are any, whether each holds a part.
