@@ -200,6 +200,14 @@ def test_classes_are_counted_in_what_a_crop_shows(built: bool) -> None:
             np.testing.assert_array_equal(found, np.bincount(out[row].ravel(), minlength=256))
 
 
+def test_classes_of_16_bits_are_counted() -> None:
+    """-1 is padding, here of class 5."""
+    mask = np.full((4, 3, 1), 300, np.uint16)
+    mask[1, 2] = 44  # as a byte, 300 would be that
+    counts = counted(mask, np.array([-1, 0, 1]), np.array([1, 2]), 5)
+    assert (counts[300], counts[44], counts[5], counts.sum()) == (3, 1, 2, 6)
+
+
 def test_crops_by_classes_are_refused_without_masks() -> None:
     arrays = {"image": np.zeros((2, 40, 50, 3), np.uint8)}
     with pytest.raises(ConfigurationError, match="CropByClasses depends on a mask of classes"):

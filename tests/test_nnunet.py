@@ -100,16 +100,17 @@ def test_crops_are_about_pixels_of_classes(folder: Path, backend: str, tmp_path:
     assert about > 5
 
 
-def test_crops_about_pixels_follow_a_resize() -> None:
-    """The place is one of the resized mask; the picture is its mask."""
-    masks = np.stack([a_mask((60, 70), n) for n in range(4)])
+def test_crops_about_pixels_follow_what_comes_before() -> None:
+    """The place is one of the mask as it is by then; the picture is its mask."""
+    masks = np.stack([a_mask((60, 70), n) for n in (0, 1, 2, 3) * 4])
     arrays = {"image": np.repeat(masks[..., None], 3, axis=3), "mask": masks}
     resize = v2.Resize((50, 80), interpolation=v2.InterpolationMode.NEAREST)
-    steps = [v2.ToImage(), resize, CropWithForeground(9, shown=9, p=1)]
-    with fastload.create_loader(arrays, 4, transform=v2.Compose(steps)) as loader:
+    before = (v2.ToImage(), resize, v2.RandomHorizontalFlip(), v2.RandomVerticalFlip())
+    transform = v2.Compose([*before, CropWithForeground(9, shown=9, p=1)])
+    with fastload.create_loader(arrays, 16, transform=transform) as loader:
         (batch,) = loader
     assert torch.equal(batch["image"][:, 0], batch["mask"])
-    assert set(batch["mask"][:, 4, 4].tolist()) <= {2, 5}
+    assert set(batch["mask"][:, 4, 4].tolist()) == {2, 5}
 
 
 def bilinear(plane: Any, y: float, x: float) -> float:
@@ -364,6 +365,8 @@ def test_batches_have_targets_of_several_sizes(folder: Path) -> None:
         pipelines.nnunet_2d_batches()(batch["data"])  # type: ignore[call-arg]
     with pytest.raises(ConfigurationError, match="images and masks, and got 2 parts"):
         pipelines.nnunet_2d_batches()(batch["data"], torch.zeros(3))
+    with pytest.raises(ConfigurationError, match="images and masks, and got 2 parts"):
+        pipelines.nnunet_2d_batches()([batch["data"]], [batch["data"]])  # type: ignore[arg-type]
 
 
 def test_an_interrupted_epoch_goes_on_with_the_same_samples() -> None:

@@ -91,10 +91,13 @@ class MaskLooks:
         for place, mask in self._masks(draws.take(asked), sizes[asked]).items():
             row = int(asked[place])
             rows, columns = places_shown(geometry, row, before.mask_resampling)
-            shown = np.where(
-                (rows < 0)[:, None] | (columns < 0), 0, mask[rows[:, None], columns, 0]
-            )
-            crops[row] = op.centred(shown, uniforms[row], crops[row])
+            counts, shown = counted(mask, rows, columns, 0), mask[..., 0]
+            if before.ops:
+                outside = (rows < 0)[:, None] | (columns < 0)
+                shown = np.where(outside, 0, shown[rows[:, None], columns])
+                left_right, upside_down = geometry.flip[row]
+                shown = shown[:: -1 if upside_down else 1, :: -1 if left_right else 1]
+            crops[row] = op.centred(shown, counts, uniforms[row], crops[row])
         return crops
 
     def _masks(self, draws: Draws, sizes: Int64Array) -> dict[int, Any]:
@@ -131,13 +134,13 @@ class MaskLooks:
 
 
 def counted(mask: Any, rows: Int64Array, columns: Int64Array, fill: int) -> Int64Array:
-    """How often each of 256 classes is among the pixels at these rows and columns of a mask, where
-    -1 has the class `fill`."""
+    """How often each class, 256 at least, is among the pixels at these rows and columns of a mask,
+    where -1 has the class `fill`."""
     own, across = rows[rows >= 0].astype(np.int32), columns[columns >= 0].astype(np.int32)
     counts = np.zeros(256, dtype=np.int64)
-    if native.available():
+    if mask.dtype == np.uint8 and native.available():
         native.load().count_classes(np.ascontiguousarray(mask), own, across, counts)
     else:
-        counts += np.bincount(mask[own[:, None], across].reshape(-1), minlength=256)
+        counts = np.bincount(mask[own[:, None], across].reshape(-1), minlength=256)
     counts[fill] += len(rows) * len(columns) - len(own) * len(across)
     return counts

@@ -77,7 +77,8 @@ def nnunet_2d(
     if normalization == "zscore":
         raise ConfigurationError(
             "normalization='zscore' needs the mean and the deviation of whole images, of which a "
-            "patch is read here; give 'rgb_to_0_1' and train with that."
+            "patch is read here; give 'rgb_to_0_1', or write normalised images (TIFF of 32 bits, "
+            "which open_source(..., mode='unchanged') keeps) and give 'nonorm'."
         )
     known = ", ".join(map(repr, NORMALIZATIONS))
     require("normalization", normalization in NORMALIZATIONS, f"one of {known}", normalization)
@@ -150,7 +151,8 @@ class _Batches:
         self.scales = scales
 
     def __call__(self, *parts: Any) -> Batch:
-        if len(parts) != 2 or getattr(parts[1], "shape", ())[-2:] != parts[0].shape[-2:]:
+        sizes = {getattr(part, "shape", (0,))[-2:] for part in parts}
+        if len(parts) != 2 or len(sizes) != 1 or (0,) in sizes:
             raise ConfigurationError(
                 "batch_transform: nnunet_2d_batches is for batches of images and masks, and got "
                 f"{len(parts)} parts ({', '.join(type(part).__name__ for part in parts)}). Give a "

@@ -95,9 +95,14 @@ class CropToForeground(GeometryOperation):
         return about
 
     def centred(
-        self, mask: npt.NDArray[Any], uniforms: Float64Array, elsewhere: Int64Array
+        self,
+        mask: npt.NDArray[Any],
+        counts: Int64Array,
+        uniforms: Float64Array,
+        elsewhere: Int64Array,
     ) -> Int64Array:
-        """(4,): the crop about a pixel of this (H, W) mask; `elsewhere` if it shows no class."""
+        """(4,): the crop about a pixel of this (H, W) mask, which shows each class so often;
+        `elsewhere` if it shows none."""
         counts = np.bincount(mask.reshape(-1))
         classes = np.flatnonzero(counts[1:]) + 1
         if not len(classes):
