@@ -50,16 +50,16 @@ def is_hard_disk(folder: str | os.PathLike[str]) -> bool:
 
 
 class DiskRate:
-    """Whether a disk is fast enough to write to it past the system's cache, by what it took."""
+    """Whether a disk is fast enough to write to it past the system's cache, by its kind and by how
+    long it took before."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """`folder`: on the disk; it need not be there yet."""
+        """`folder`: on the disk; it must be there at the first `is_fast`."""
         self._folder = folder
         self._turns: bool | None = None
         self._size, self._seconds, self._slow_until = 0, 0.0, -_SLOW_FOR
 
     def is_fast(self) -> bool:
-        """The folder is there."""
         if self._turns is None:
             self._turns = is_hard_disk(self._folder)
         return not self._turns and time.monotonic() >= self._slow_until
