@@ -449,6 +449,8 @@ def test_memory_of_a_gpu_is_opened_by_its_handle(driver: Any) -> None:
     assert (theirs.nbytes, theirs.handles, driver.allocated) == (0, [], {})
     with pytest.raises(BackendUnavailableError, match="cuda:0 says CUDA_ERROR_INVALID_VALUE"):
         mine.open(handle)
+    with pytest.raises(BackendUnavailableError, match="7 bytes are no handle"):
+        mine.open(b"block-1")
 
 
 def test_machines_whose_gpus_cannot_read_each_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -281,9 +281,9 @@ class Parts:
 
     def stop_reading(self) -> None:
         """This rank runs no kernel any more that reads the parts of others."""
-        for file in self._peers.values():
+        peers, self._peers = self._peers, {}
+        for file in peers.values():
             file.close()
-        self._peers.clear()
         if "reading" in self._notes:
             self._notes.pop("reading").close()
 

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastload.errors import BackendUnavailableError
 from fastload.render.driver import Driver
 
 Bytes = npt.NDArray[np.uint8]
@@ -113,6 +114,8 @@ class OnGpu(Driver):
             self.checked(self.calls.cuCtxSynchronize())
 
     def open(self, handle: bytes) -> int:
+        if len(handle) != _HANDLE:
+            raise BackendUnavailableError(f"{len(handle)} bytes are no handle of a GPU's memory.")
         given: Any = self.calls.CUipcMemHandle()
         ctypes.memmove(given.getPtr(), handle, _HANDLE)
         with self.current():
