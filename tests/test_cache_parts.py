@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -60,7 +61,8 @@ def loader_of(root: str, rank: int, ranks: int, *, by_host: bool = False) -> fas
 
 def rank_main(rank: int, ranks: int, port: int, root: str, free: int, what: str) -> None:
     """A rank whose device has `free` bytes for files; writes what it has served and said."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TMPDIR=root)
+    tempfile.tempdir = root  # what TMPDIR says was read before this process began
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks), **{ON_HOST: "1"})
     torch.set_num_threads(1)
     resident: Any = resident_files
@@ -169,7 +171,7 @@ class Ranks:
             json.loads(path.read_text()) if path.exists() else {}
             for path in (root / f"{rank}.json" for rank in range(ranks))
         ]
-        self.left = [*root.glob("fastload-parts-*/*")]
+        self.left = [*root.glob("fastload-parts-*"), *root.glob("fastload-parts-*/*")]
 
 
 def _loaded(path: Path) -> Any:
@@ -344,7 +346,7 @@ def test_a_note_is_true_as_long_as_it_is_kept(tmp_path: Path) -> None:
     note.close()
     assert parts._opened(path) is None
     with pytest.raises(CacheError, match="cannot be written .*TMPDIR"):
-        Note(tmp_path / "no" / "folder", b"")
+        Note(tmp_path / "no" / "such" / "folder", b"")
 
 
 def test_the_place_is_that_of_a_run_and_of_a_loader(

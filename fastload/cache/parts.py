@@ -106,9 +106,15 @@ def _remove_stale(base: Path) -> None:
     """Folders that runs which were killed have left."""
     for folder in base.glob(f"{_PREFIX}-{os.getuid()}-*"):
         with contextlib.suppress(OSError):
-            old = time.time() - folder.stat().st_mtime > _STALE
-            if old and not any(map(_is_there, folder.iterdir())):
-                shutil.rmtree(folder)
+            if time.time() - folder.stat().st_mtime > _STALE:
+                _remove_left(folder)
+
+
+def _remove_left(folder: Path) -> None:
+    """Remove a folder if no rank is there any more, with what ranks that have ended left in it."""
+    with contextlib.suppress(OSError):
+        if not any(map(_is_there, folder.iterdir())):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Note:
@@ -119,6 +125,8 @@ class Note:
         self._path = path
         part = path.with_name(f"{path.name}-{os.getpid()}")
         try:
+            # The last one of those that were there may have removed it.
+            path.parent.mkdir(mode=0o700, exist_ok=True)
             self._file = open(part, "wb")  # noqa: SIM115 - it stays open
             # Locked and whole before it has its name.
             lock_until_closed(self._file)
@@ -154,8 +162,16 @@ def _is_there(path: Path) -> bool:
 
 
 def say_whole(place: Place) -> Note:
-    """Tell the other ranks, as long as the note is kept, that this one holds all files."""
-    return Note(place.folder / f"{place.rank}.whole", b"")
+    """Tell the other ranks, until the note is closed or this process ends, that this one holds all
+    files."""
+    note = Note(place.folder / f"{place.rank}.whole", b"")
+    Finalize(None, _unsay, (note, place.folder), exitpriority=0)
+    return note
+
+
+def _unsay(note: Note, folder: Path) -> None:
+    note.close()
+    _remove_left(folder)
 
 
 class Parts:
@@ -267,8 +283,7 @@ class Parts:
         """Take back all that was said."""
         for note in self._notes.values():
             note.close()
-        with contextlib.suppress(OSError):  # others are still there
-            self._place.folder.rmdir()
+        _remove_left(self._place.folder)
         if self in _live:
             _live.remove(self)
 
@@ -393,3 +408,5 @@ def _at_exit() -> None:
         parts.stop_reading()
     for parts in mine:
         parts.wait_unread(until)
+    for note in _failed:
+        note.close()

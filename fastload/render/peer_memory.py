@@ -147,6 +147,7 @@ class OnHost:
 
     def hold(self, arrays: Sequence[Bytes]) -> int:
         name = f"block-{os.getpid()}-{id(self)}-{len(self.handles)}"
+        self._folder.mkdir(mode=0o700, exist_ok=True)
         with open(self._folder / name, "xb") as file:
             for array in arrays:
                 file.write(array.data)
