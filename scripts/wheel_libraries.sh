@@ -55,6 +55,10 @@ build webp -DWEBP_BUILD_ANIM_UTILS=OFF -DWEBP_BUILD_CWEBP=OFF -DWEBP_BUILD_DWEBP
 # linker of one machine.
 (
     cd "$work/isal"
+    # The table of Adler-32 for ARM is 32 bytes in a section of constants of 16, which LLVM's linker sorts and merges one by one:
+    # the checksums were wrong, and each PNG was refused.
+    sed -i 's/\.section[[:space:]]*\.rodata\.cst16,"aM",@progbits,16/.section .rodata,"a",@progbits/' igzip/aarch64/igzip_isal_adler32_neon.S
+    grep -q '\.section \.rodata,"a",@progbits' igzip/aarch64/igzip_isal_adler32_neon.S
     case $machine in aarch64) host=(host_cpu=aarch64 arch=aarch64) ;; *) host=(host_cpu=x86_64) ;; esac
     make -f Makefile.unx units="igzip crc" "${host[@]}" CC="${CC:-cc}" LDFLAGS="-Wl,-soname,libisal.so.2 ${LDFLAGS:-}" -j "${JOBS:-1}" bin/libisal.so \
         >"$work/log" 2>&1 || { tail -40 "$work/log" >&2; exit 1; }
