@@ -8,9 +8,8 @@ CamVid list them.
         └── 1.png        │   └── 1.png           ├── train.txt
                          └── val/                └── val.txt
 
-In nnU-Net's folders, imagesTr/case_0000.png goes with labelsTr/case.png.
-
-Gives `image` and `mask`, sorted by the image's path.
+Gives `image` and `mask`, sorted by the image's path. In nnU-Net's folders,
+`imagesTr/case_0000.png` goes with `labelsTr/case.png`.
 """
 
 from __future__ import annotations
