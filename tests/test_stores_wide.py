@@ -157,13 +157,14 @@ def test_damaged_and_old_parts_are_not_used(
     damage: str, killed: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = wide._Kept("s3://bucket")._folder
-    part = next(folder.glob("*.npz"))
+    part = max(folder.glob("*.npz"), key=lambda path: path.stat().st_size)
     data = part.read_bytes()
     if damage == "cut":
         part.write_bytes(data[: len(data) // 2])
     elif damage == "flipped":
-        middle = len(data) // 2  # of the last array, which is the longest by far
-        part.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+        with np.load(part) as found:
+            at = data.index(found["names"].tobytes())
+        part.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
     elif damage == "state":
         (folder / "state.json").write_text('{"ranges": [[1, 2]]}')
     else:
