@@ -26,6 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "decoder.hpp"
 #include "pool.hpp"
 
 // The allocation that fails: the n-th from now on, in any thread; negative: none.
@@ -153,6 +154,9 @@ int run_threads(int seconds) {
 }
 
 int run_forks(int children) {
+    // As the extension does when it is imported: in a child that is forked while another thread
+    // opens the library, the threads would wait for that thread.
+    fastload::LibJpegDecoder::load();
     int hung = 0, died = 0, wrong = 0;
     for (int number = 0; number < children; ++number) {
         auto pool = std::make_unique<Pool>(8, "plain");
