@@ -13,17 +13,21 @@ from fastload import create_loader
 from fastload.errors import ConfigurationError
 from fastload.recipe.boxes_of_masks import BoxesOfMasks
 from fastload.recipe.crop_by_classes import CropByClasses
+from fastload.recipe.crop_with_foreground import CropWithForeground
+from fastload.recipe.intensities import ChangedIntensities
 from fastload.recipe.padding_mask import PaddingMask
 from fastload.recipe.size_and_crop import SizeAndCrop
 from tests import images
 
 MADE = (
     CropByClasses(16),
+    CropWithForeground(16, shown=16, p=0.5),
     BoxesOfMasks(),
     PaddingMask(),
     SizeAndCrop(),
     fastload.DropObjects(),
     fastload.Mosaic(32),
+    ChangedIntensities(),
 )
 
 
@@ -60,7 +64,7 @@ def test_in_a_container_of_the_users(made: Any, folder: Path) -> None:
     assert "in Python and one sample at a time: tests.test_loaders_alone.Either" in message
 
 
-@pytest.mark.parametrize("made", MADE[:-1], ids=lambda made: type(made).__name__)
+@pytest.mark.parametrize("made", MADE[:-2], ids=lambda made: type(made).__name__)
 def test_for_some_samples(made: Any, folder: Path) -> None:
     assert "RandomApply (inside it" in refused(folder, v2.RandomApply([made]))
 

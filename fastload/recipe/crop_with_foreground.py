@@ -11,15 +11,14 @@ import numpy.typing as npt
 
 from fastload.arguments import require
 from fastload.draws import BoolArray, Draws, Float64Array, Int64Array
-from fastload.errors import ConfigurationError
 from fastload.geometry.boxes import pick
 from fastload.geometry.plan import Composition, Padding
 from fastload.recipe.attributes import check_settings
 from fastload.recipe.operation import GeometryOperation, ImageState, Size, register
-from fastload.recipe.transforms import checked_pair
+from fastload.recipe.transforms import ForLoaders, checked_pair
 
 
-class CropWithForeground:
+class CropWithForeground(ForLoaders):
     """Cuts out a size, anywhere or about a pixel of a class: nnU-Net's `get_bbox`.
 
     With probability `p` a class is drawn of those that the mask shows, 0 not among them, and one of
@@ -29,6 +28,8 @@ class CropWithForeground:
 
     It needs a source with masks of classes. Called by itself it raises.
     """
+
+    works_on = "looks at the masks of a loader's source"
 
     def __init__(
         self, size: int | tuple[int, int], *, shown: int | tuple[int, int], p: float
@@ -47,13 +48,6 @@ class CropWithForeground:
         require("shown", fits, f"at most size={self.size}", shown)
         require("p", isinstance(p, int | float) and 0 <= p <= 1, "a probability from 0 to 1", p)
         self.p = float(p)
-
-    def __call__(self, *inputs: Any) -> Any:
-        raise ConfigurationError(
-            "CropWithForeground looks at the masks of a loader's source: give it to "
-            "create_loader(source, transform=...) with transforms that fastload knows, which "
-            "loader.explain() lists, and not to a data set."
-        )
 
 
 @register
@@ -103,7 +97,6 @@ class CropToForeground(GeometryOperation):
     ) -> Int64Array:
         """(4,): the crop about a pixel of this (H, W) mask, which shows each class so often;
         `elsewhere` if it shows none."""
-        counts = np.bincount(mask.reshape(-1))
         classes = np.flatnonzero(counts[1:]) + 1
         if not len(classes):
             return elsewhere

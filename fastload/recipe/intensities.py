@@ -13,6 +13,7 @@ from torch.nn import functional
 from fastload.draws import Draws, Float64Array
 from fastload.errors import ConfigurationError
 from fastload.recipe.operation import ImageState, PixelOperation, register
+from fastload.recipe.transforms import ForLoaders
 from fastload.render.noise import normals
 from fastload.render.transfer import on_device
 
@@ -26,18 +27,14 @@ P_CHANNEL = 0.5
 _TAPS, _TRUNCATE, _LEAST = 7, 6, 1e-7
 
 
-class ChangedIntensities:
+class ChangedIntensities(ForLoaders):
     """Noise, blur, brightness, contrast, a lower resolution, gamma of the negative and gamma:
     the transforms of batchgeneratorsv2 with the numbers of nnU-Net's trainer.
 
     For floating-point images of a loader; called by itself it raises.
     """
 
-    def __call__(self, *inputs: Any) -> Any:
-        raise ConfigurationError(
-            "ChangedIntensities works on batches of a loader: give it to create_loader(source, "
-            "transform=...), and not to a data set."
-        )
+    works_on = "works on batches of a loader"
 
 
 @register

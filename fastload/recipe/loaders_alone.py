@@ -1,4 +1,4 @@
-"""What of a transform loaders alone can do is refused where single samples would go through it."""
+"""Refuses transforms that only a loader can do where a transform runs on single samples."""
 
 from __future__ import annotations
 

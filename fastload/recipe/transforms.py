@@ -624,7 +624,7 @@ class BGR(_Transform):
 
 
 class ForLoaders:
-    """A transform that loaders alone can do, as they see more of a data set than the images of a
+    """A transform that only a loader can do, as it sees more of a data set than the images of a
     sample; called by itself it raises ConfigurationError."""
 
     works_on: ClassVar[str]

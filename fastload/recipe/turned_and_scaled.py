@@ -16,7 +16,7 @@ from fastload.draws import BoolArray, Draws, Float64Array
 from fastload.errors import ConfigurationError
 from fastload.recipe.attributes import check_settings
 from fastload.recipe.operation import ImageState, Operation, Size, register
-from fastload.recipe.transforms import checked_pair
+from fastload.recipe.transforms import ForLoaders, checked_pair
 from fastload.render.transfer import on_device
 
 Pair = tuple[float, float]
@@ -25,13 +25,15 @@ _PARTS = 1000.0
 the lowest class wins."""
 
 
-class TurnedAndScaled:
+class TurnedAndScaled(ForLoaders):
     """The middle of an image, each sample turned with one probability and scaled with another:
     batchgeneratorsv2's SpatialTransform without elastic deformation, with bilinear pixels and zeros
     outside.
 
     For floating-point images of a loader; called by itself it raises.
     """
+
+    works_on = "works on batches of a loader"
 
     def __init__(
         self,
@@ -61,12 +63,6 @@ class TurnedAndScaled:
         require("scaling", 0 < scaling[0] <= scaling[1], "(low, high) above 0, in order", scaling)
         self.p_rotation, self.rotation = float(p_rotation), (float(rotation[0]), float(rotation[1]))
         self.p_scaling, self.scaling = float(p_scaling), (float(scaling[0]), float(scaling[1]))
-
-    def __call__(self, *inputs: Any) -> Any:
-        raise ConfigurationError(
-            "TurnedAndScaled works on batches of a loader: give it to create_loader(source, "
-            "transform=...), and not to a data set."
-        )
 
 
 @register
