@@ -28,10 +28,15 @@ fi
 cd "$(dirname "$0")/.."
 git ls-files -z | grep -zv '^fastload/' | xargs -0 tar -cf - | tar -xf - -C "$work"
 cd "$work"
+# Without the GIL where Python is built so: an import (torchvision's, of Triton) would switch it on.
+if "$env/bin/python" -c 'import sysconfig, sys; sys.exit(not sysconfig.get_config_var("Py_GIL_DISABLED"))'; then export PYTHON_GIL=0; fi
 "$env/bin/python" -c 'import fastload, sys; print("    the tests run on", fastload.__file__); sys.exit("/site-packages/" not in fastload.__file__)'
 # Left out: files whose tests read the sources, and reliability, whole and slow ones.
 of_sources=()
 for file in architecture distribution docs mirror plain_words; do of_sources+=(--ignore "tests/test_$file.py"); done
+# Forks of one process that has read the tests, as in the Makefile; not where there is a GPU.
+processes=(-p tests.forks --forks "${WORKERS:-2}")
+if [ -e /dev/nvidiactl ]; then processes=(-n "${WORKERS:-2}" --dist worksteal); fi
 # A file of tests that imports what could not be installed is an error that is named, and the others run.
-exec "$env/bin/python" -m pytest -q --continue-on-collection-errors -n "${WORKERS:-2}" --dist worksteal -p no:cacheprovider --ignore tests/reliability "${of_sources[@]}" \
+"$env/bin/python" -m pytest -q --continue-on-collection-errors "${processes[@]}" -p no:cacheprovider --ignore tests/reliability "${of_sources[@]}" \
     -m "not slow and not whole and not reliability" "$@"
