@@ -85,6 +85,7 @@ ALLOWED = (
     ("fastload/tools/watch/report.py", r'"begun"'),
     ("benchmarks/gpu/decode.py", r"peek_image_shape"),
     ("*", r"\bwhence: int|\[whence\]"),  # io.RawIOBase.seek
+    ("*", r"WongKinYiu"),  # a person on GitHub
     # Texts that a test trains on.
     ("tests/test_train_texts.py", r"story told well|badly told"),
 )

@@ -109,7 +109,8 @@ TESTS = {
     "test_pipelines_detection": "pipelines.of_detectron2 pipelines.of_detr "
     "pipelines.of_mask2former pipelines.of_rfdetr pipelines.of_rtdetrv2 "
     "pipelines.of_torchvision_detection "
-    "pipelines.of_smp pipelines.of_torchvision_segmentation pipelines.of_yolo pipelines.of_yolox",
+    "pipelines.of_smp pipelines.of_torchvision_segmentation pipelines.of_yolo pipelines.of_yolov7 "
+    "pipelines.of_yolox",
     "test_pipelines_progressive": "pipelines.progressive",
     "test_pipelines_poses": "pipelines.heat_maps pipelines.of_hrnet pipelines.of_vitpose "
     "recipe.top_down sources.by_object",

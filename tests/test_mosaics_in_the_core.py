@@ -49,6 +49,12 @@ RECIPES: dict[str, list[Any]] = {
     "fading": [v2.ToImage(), MOSAIC, PERSPECTIVE, v2.RandomCrop((48, 56))],
     "cut": [MOSAIC, v2.RandomCrop((48, 56)), *FLIPS],
     "nine": [fastload.Mosaic((48, 56), images=9, p=0.8), AFFINE, CROP, fastload.MixUp(p=0.5)],
+    "four or nine": [
+        fastload.Mosaic((48, 56), p=0.8, p_nine=0.4),
+        AFFINE,
+        CROP,
+        fastload.MixUp(p=0.5),
+    ],
     "whole": [fastload.Mosaic(40, antialias=False), AFFINE],
     "padded": [MOSAIC, AFFINE, v2.RandomCrop((90, 100), padding=9)],
     "covered": [MOSAIC, AFFINE, CROP, fastload.CutMix(p=0.7), *FLIPS],

@@ -276,6 +276,46 @@ def test_batches_of_yolo(objects: Source) -> None:
     )
 
 
+def test_batches_of_yolov7(objects: Source) -> None:
+    """Factors are from 1 - scale to 1.1 + scale; without anything else images are those of a
+    letterbox, sides rounded down."""
+    with fastload.create_loader(
+        objects, 4, transform=pipelines.yolov7(64), collate_fn="yolo", shuffle=True
+    ) as loader:
+        ((images, targets),) = loader
+        assert "up to 18 images" in loader.explain()
+    assert images.shape == (4, 3, 64, 64)
+    assert images.dtype == torch.uint8
+    assert ((targets[:, 2:] >= 0) & (targets[:, 2:] <= 1)).all()
+    nothing = {"hsv_h": 0.0, "hsv_s": 0.0, "hsv_v": 0.0, "translate": 0.0}
+    alone = pipelines.yolov7(64, mosaic=0.0, fliplr=0.0, scale=0.0, **nothing)
+    with fastload.create_loader(objects, 4, transform=alone, collate_fn="yolo", seed=7) as loader:
+        ((_, targets),) = loader
+    # 40 by 60, to 42 by 64: 42.67 is rounded down. 11 rows are above it; then it is enlarged, up to
+    # 1.1 times, by the sample's own draw.
+    factor = 1 + 0.1 * Draws(7, 0, np.array([0])).uniform(3, 6)[0, 1]
+    across, down = factor * 64 / 60, factor * 42 / 40
+    np.testing.assert_allclose(
+        targets[0, 2:].numpy() * 64,
+        [32 + (16 - 30) * across, 32 + (20.5 - 20) * down, 28 * across, 35 * down],
+        atol=1e-3,
+    )
+    names = [text.split("(")[0] for text in described(pipelines.yolov7(paste_in=0.0))]
+    assert "PasteIn" not in names
+    assert "MixUp(p=0.0" in str(described(pipelines.yolov7(mosaic=0.0)))
+
+
+def test_yolov7_pastes_no_polygons(objects: Source) -> None:
+    """Of labels that are boxes the original pastes nothing; of others a loader refuses it."""
+    polygons = replace(
+        objects,
+        columns={**objects.columns, "polygons": RaggedArray(outlined(BOXES), role="polygons")},
+    )
+    with pytest.raises(ConfigurationError, match=r"have 'polygons'.*paste_in=0 of pipelines"):
+        fastload.create_loader(polygons, 4, transform=pipelines.yolov7(64))
+    fastload.create_loader(polygons, 4, transform=pipelines.yolov7(64, paste_in=0.0)).close()
+
+
 def test_batches_of_yolox(objects: Source) -> None:
     arguments: dict[str, Any] = {
         "collate_fn": "yolo",
@@ -460,6 +500,10 @@ def test_panoptic_segments_stay(outlines: Source) -> None:
         (lambda: pipelines.yolox(mosaic_scale=(2.0, 0.1)), "0 < low <= high"),
         (lambda: pipelines.yolox(max_labels=5), "no argument 'max_labels'"),
         (lambda: pipelines.yolox_batches(0), "max_labels: must be"),
+        (lambda: pipelines.yolov7(mosaic=0.5), "mosaic: must be 1 or 0 with mixup=0.15"),
+        (lambda: pipelines.yolov7(scale=1.0), "scale: must be from 0 to 1, and below"),
+        (lambda: pipelines.yolov7(paste_in=2), "paste_in: must be a probability"),
+        (lambda: pipelines.yolov7(perspective=0.001), "no argument 'perspective'"),
         (lambda: pipelines.torchvision_segmentation(base_size=1), "base_size: must be"),
         (lambda: pipelines.torchvision_segmentation(crop_size=0), "crop_size: must be"),
         (lambda: pipelines.torchvision_segmentation(hflip_prob=2), "from 0 to 1"),

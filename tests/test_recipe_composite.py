@@ -233,6 +233,26 @@ def test_a_mosaic_is_the_published_one(source: Source, by: Resize, images: int) 
         assert batch["boxes"].offsets.tolist() == [0, len(names)]
 
 
+def test_mosaics_of_four_and_of_nine_are_mixed(source: Source) -> None:
+    """Each is the published one, and the last number drawn says which."""
+    transform = fastload.Mosaic(SIDE, p_nine=0.4, antialias=False)
+    nine = []
+    with fastload.create_loader(
+        source, transform=v2.Compose([v2.ToImage(), transform]), seed=4
+    ) as loader:
+        for index, batch in enumerate(loader):
+            u = Draws(4, 0, np.array([index])).uniform(0, 12)[0]
+            nine.append(bool(u[11] < 0.4))
+            make, count = (mosaic_of_nine, 11) if nine[-1] else (mosaic, 6)
+            wanted, placed = make(index, u[:count], photo_of, by_opencv, 114)
+            found = batch["image"][0].permute(1, 2, 0).numpy()
+            assert np.abs(found.astype(int) - wanted).max() <= 2
+            boxes, _, names = objects_of(placed)
+            assert close(batch["boxes"][0], boxes)
+            assert batch["labels"][0].tolist() == names.tolist()
+    assert 0 < sum(nine) < SAMPLES
+
+
 def after(canvas: Any, placed: Any, draws: Draws, stream: int) -> tuple[Any, Any, Any]:
     """A mosaic after AFFINE of this stream and a central crop, by torchvision: image, boxes,
     labels."""
@@ -820,6 +840,8 @@ def test_transforms_by_themselves() -> None:
         fastload.MixUp(alpha=0)
     with pytest.raises(ConfigurationError, match="4 or 9"):
         fastload.Mosaic(8, images=5)
+    with pytest.raises(ConfigurationError, match="leave out one of the two"):
+        fastload.Mosaic(8, images=9, p_nine=0.2)
     with pytest.raises(ConfigurationError, match=r"CutMix\(alpha=-1\) must be a number above 0"):
         fastload.CutMix(alpha=-1)
     with pytest.raises(ConfigurationError, match=r"p_object=2\) must be from 0 to 1"):

@@ -56,6 +56,7 @@ from benchmarks.pipelines import (
     of_torchvision_segmentation,
     of_vitpose,
     of_yolo,
+    of_yolov7,
     of_yolox,
 )
 from benchmarks.pipelines.judge import judge
@@ -94,6 +95,7 @@ FAMILIES = (
     of_rtdetrv2,
     of_torchvision_detection,
     of_yolo,
+    of_yolov7,
     of_yolox,
     of_hrnet,
     of_vitpose,

@@ -162,6 +162,7 @@ def compared(
     *,
     exact: bool = False,
     bounds: tuple[float, float] = (BOXES, MASKS),
+    pixels: float = PIXELS,
 ) -> list[Judgement]:
     """How far samples of both sides are apart with one set of random numbers.
 
@@ -174,6 +175,7 @@ def compared(
         seed: of our loader.
         exact: nothing is random, and pixels are to be as near as docs/guarantees.md says.
         bounds: what an edge of a box and the masks of an image may differ by.
+        pixels: what an image may differ by in the mean, of 255.
     """
     apart = edges = most = covers = 0.0
     count = other = 0
@@ -206,7 +208,7 @@ def compared(
     if exact:
         return [*judged, *pixels_near(most, apart)]
     mean = "mean difference of the worst image, of 255"
-    return [*judged, Judgement(mean, apart, PIXELS, False)]
+    return [*judged, Judgement(mean, apart, pixels, False)]
 
 
 def choices(_: Fed, draws: Draws, size: tuple[int, int]) -> Given:

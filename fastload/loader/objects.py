@@ -13,7 +13,7 @@ from fastload import native
 from fastload.errors import ConfigurationError, counted
 from fastload.geometry.plan import GeometryStep
 from fastload.recipe import Recipe, SplitRecipe
-from fastload.recipe.columns import PASCAL_VOC, ColumnOperation
+from fastload.recipe.columns import PASCAL_VOC, ColumnOperation, PasteIn
 from fastload.sources.base import Source
 from fastload.sources.by_object import one_each
 from fastload.sources.keypoints import GIVE_PAIRS, unpaired
@@ -152,6 +152,14 @@ def check_split(split: SplitRecipe, source: Source, sampler: Any) -> None:
             f"(columns: {', '.join(source.columns)}). Leave it out, or give boxes as a "
             "fastload.Ragged."
         )
+    pasting = next((op for op in split.ops if isinstance(op, PasteIn)), None)
+    outlined = source.drawn or [name for name, c in source.instances.items() if _outlines(c)]
+    if pasting is not None and outlined:
+        raise ConfigurationError(
+            f"transform: {pasting.describe()} pastes objects of other images by their polygons, "
+            f"and those of {source.name} have {outlined[0]!r}: fastload does not paste them. Leave "
+            "it out (paste_in=0 of pipelines.yolov7), or give labels that are boxes alone."
+        )
     formats = {op.format for op in split.ops if isinstance(op, ColumnOperation)} - {PASCAL_VOC}
     if formats and source.classes is None:
         raise ConfigurationError(
@@ -191,7 +199,7 @@ def _check_looked(split: SplitRecipe, source: Source) -> None:
 def _check_around_masks(split: SplitRecipe, source: Source, has_boxes: bool) -> None:
     """Raise ConfigurationError if boxes are to be put around masks or polygons, and cannot be."""
     asks = "transform: BoxesOfMasks puts boxes around masks or polygons of objects, and"
-    outlined = [c for c in source.instances.values() if c.kind is kind_named("polygons")]
+    outlined = [c for c in source.instances.values() if _outlines(c)]
     if not has_boxes or not (source.drawn or outlined):
         raise ConfigurationError(
             f"{asks} {source.name} has none, or no boxes (columns: {', '.join(source.columns)}). "
@@ -211,6 +219,11 @@ def _check_around_masks(split: SplitRecipe, source: Source, has_boxes: bool) -> 
             f"{asks} {what} shows no rectangle of an image, by which polygons could be cut off; "
             "leave one of the two out."
         )
+
+
+def _outlines(column: Any) -> bool:
+    """Whether a column has polygons of objects."""
+    return column.kind is kind_named("polygons")
 
 
 def _without_outline(source: Source, polygons: Any) -> int:

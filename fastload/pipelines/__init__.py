@@ -48,6 +48,7 @@ from fastload.pipelines.of_torchvision_segmentation import (
 )
 from fastload.pipelines.of_vitpose import vitpose, vitpose_batches, vitpose_eval
 from fastload.pipelines.of_yolo import yolo
+from fastload.pipelines.of_yolov7 import yolov7
 from fastload.pipelines.of_yolox import yolox, yolox_batches
 from fastload.pipelines.progressive import efficientnetv2_sizes, ffcv_sizes
 
@@ -104,6 +105,7 @@ __all__ = [
     "vitpose_batches",
     "vitpose_eval",
     "yolo",
+    "yolov7",
     "yolox",
     "yolox_batches",
 ]

@@ -108,6 +108,23 @@ class DropObjects(ColumnOperation):
 
 @register
 @dataclass(frozen=True)
+class PasteIn(ColumnOperation):
+    """See `fastload.recipe.transforms.PasteIn`; `loader.objects` refuses what it is not for."""
+
+    transforms = (own.PasteIn,)
+
+    p: float = 0.15
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> PasteIn | None:
+        return cls(transform.p) if transform.p else None
+
+    def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
+        return points
+
+
+@register
+@dataclass(frozen=True)
 class ClampBoundingBoxes(ColumnOperation):
     """Clips boxes to the image, as it is at this place in the transform."""
 

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from fastload.recipe.partner import Partner
 
 Step = tuple[int, Operation]
+_NINE = np.arange(4, 13)
+"""The tiles of a mosaic of nine."""
 
 
 class CompositeOperation(Operation):
@@ -71,8 +73,9 @@ class Mosaic(CompositeOperation):
     interpolation: Interpolation = "bilinear"
     antialias: bool = True
     images: int = 4
-    """4: upper left, upper right, lower left, lower right of the centre; 9: the middle, and around
-    it from above clockwise. A tile is one of them, by its number from 0."""
+    """4 or 9."""
+    p_nine: float = field(default=0.0, repr=False)
+    """Of those with four images, the part that has nine in place of these."""
     mask_interpolation: MaskInterpolation = field(default="nearest", repr=False)
     rounding: Rounding = field(default="nearest", repr=False)
     """Of the sides of resized images."""
@@ -90,6 +93,7 @@ class Mosaic(CompositeOperation):
             interpolation=read_interpolation(transform.interpolation, image),
             antialias=bool(transform.antialias),  # images are never Pillow's here
             images=transform.images,
+            p_nine=transform.p_nine,
             mask_interpolation=read_mask_interpolation(transform.interpolation),
             rounding=transform.rounding,
         )
@@ -98,6 +102,11 @@ class Mosaic(CompositeOperation):
     def canvas(self) -> Size:
         """Height, width."""
         return 2 * self.size[0], 2 * self.size[1]
+
+    @property
+    def most(self) -> int:
+        """Images that it can be made of."""
+        return 9 if self.p_nine else self.images
 
     @property
     def plan(self) -> GeometryPlan:
@@ -113,17 +122,26 @@ class Mosaic(CompositeOperation):
     def size_after(self, size: Size | None) -> Size:
         return self.canvas
 
-    def draw(self, draws: Draws, stream: int, count: int) -> tuple[BoolArray, Any, Any]:
-        """(B,) bool whether there is one; (B, 2) int64 y, x of its centre (of nine images: of the
-        upper left corner of the middle one); (B, images - 1) int64 its other images, of `count`."""
-        uniforms = draws.uniform(stream, 2 + self.images)
+    def draw(self, draws: Draws, stream: int, count: int) -> tuple[Int64Array, Any, Any]:
+        """(B, most) int64 its tiles; (B, 2) int64 y, x of its centre (of nine images: of the upper
+        left corner of the middle one); (B, most - 1) int64 its other images, of `count`.
+
+        A tile is the place of an image. 0 to 3: upper left, upper right, lower left, lower right of
+        the centre; 4 to 12: of nine images the middle, and around it from above clockwise; -1: the
+        first is alone, and others are not there."""
+        last = 2 + self.most
+        uniforms = draws.uniform(stream, last + (self.p_nine > 0))
         extent = np.array(self.size, dtype=np.float64)
-        if self.images == 4:
-            centre = np.floor((0.5 + uniforms[:, 1:3]) * extent).astype(np.int64)
-        else:
-            centre = np.array(self.size) - np.floor(uniforms[:, 1:3] * extent).astype(np.int64)
-        others = pick(uniforms[:, 3:], np.full((len(draws), self.images - 1), count))
-        return uniforms[:, 0] < self.p, centre, others
+        of_four = np.floor((0.5 + uniforms[:, 1:3]) * extent).astype(np.int64)
+        of_nine = np.array(self.size) - np.floor(uniforms[:, 1:3] * extent).astype(np.int64)
+        others = pick(uniforms[:, 3:last], np.full((len(draws), self.most - 1), count))
+        nine = np.full(len(draws), self.images == 9)
+        if self.p_nine:
+            nine |= uniforms[:, last] < self.p_nine
+        tiles = np.where(nine[:, None], _NINE, np.arange(9))[:, : self.most]
+        tiles = np.where(~nine[:, None] & (tiles >= _NINE[0]), -1, tiles)
+        tiles = np.where((uniforms[:, 0] < self.p)[:, None], tiles, -1)
+        return tiles, np.where(nine[:, None], of_nine, of_four), others
 
     def place(self, sizes: Int64Array, tiles: Int64Array, centres: Int64Array) -> Geometry:
         """Images of these (T, 2) sizes on a canvas each: the (T,) tiles of mosaics, one mosaic
@@ -134,7 +152,9 @@ class Mosaic(CompositeOperation):
         resized = np.clip(ROUNDED[self.rounding](sizes * ratio).astype(np.int64), 1, target)
         # CenterCrop to `size` begins at this place of the canvas.
         middle = np.rint((canvas - target) / 2.0).astype(np.int64) + (target - resized) // 2
-        start = centres + (_of_four if self.images == 4 else _of_nine)(resized, tiles)
+        nine = (tiles >= _NINE[0])[:, None]
+        around = _of_nine(resized, tiles - _NINE[0]) if nine.any() else 0
+        start = centres + np.where(nine, around, _of_four(resized, tiles))
         start = np.where(tiles[:, None] < 0, middle, start)
         count = len(sizes)
         return Geometry(
@@ -154,8 +174,8 @@ def _of_four(resized: Int64Array, tiles: Int64Array) -> Int64Array:
 
 
 def _of_nine(resized: Int64Array, tiles: Int64Array) -> Int64Array:
-    """As `_of_four`: the layout of YOLOv5's `load_mosaic9`, in which tiles touch the middle one, or
-    the one before them."""
+    """As `_of_four`, of tiles 0 to 8: the layout of YOLOv5's `load_mosaic9`, in which tiles touch
+    the middle one, or the one before them."""
     rows = np.arange(len(tiles))
     whole = tiles > 0
     middle = resized[np.where(whole, rows - tiles, rows)]
@@ -316,11 +336,11 @@ class CompositeImages(SampleImages):
     """(T,): row of the sample that each belongs to, ascending."""
     slots: Int64Array
     """(T,): its place among those that a sample can have, ascending in a sample. Of the layer n
-    the places are 4 n to 4 n + 3 where there is a Mosaic of four, and n where there is none."""
+    the places begin at m n, where a picture is made of m images at most."""
     layers: Int64Array
     """(T,): 0 or 1."""
     tiles: Int64Array
-    """(T,): see `Mosaic.images`; -1: it is alone."""
+    """(T,): see `Mosaic.draw`."""
     centres: Int64Array
     """(T, 2): y, x of the centre of its mosaic."""
     offsets: Int64Array
@@ -460,7 +480,7 @@ class Composite:
 
     @property
     def _in_a_layer(self) -> int:
-        return 1 if self.mosaic is None else self.mosaic[1].images
+        return 1 if self.mosaic is None else self.mosaic[1].most
 
     def describe(self, count: int) -> str:
         """For a person, where they are several; `count`: images of the source."""
@@ -499,17 +519,16 @@ class Composite:
         of = self.pictures(draws, count)
         shape = len(of.first), self._in_a_layer
         used = np.zeros(shape, dtype=np.bool_)
-        indices, tiles = (np.zeros(shape, dtype=np.int64) for _ in range(2))
+        indices, tiles = np.zeros(shape, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
         centres = np.zeros((*shape, 2), dtype=np.int64)
-        indices[:, 0], tiles[:, 0], used[:, 0] = of.first, -1, of.present
+        indices[:, 0], used[:, 0] = of.first, of.present
         if self.mosaic is not None:
             stream, op = self.mosaic
-            whole, centre, others = op.draw(of.draws, stream, count)
+            tiles, centre, others = op.draw(of.draws, stream, count)
             if self.partner is not None:
-                whole[1::2] = False
+                tiles[1::2] = -1
             indices[:, 1:] = others
-            tiles[:] = np.where(whole[:, None], np.arange(op.images), -1)
-            used[:, 1:] = (whole & of.present)[:, None]
+            used[:, 1:] = (tiles[:, 1:] >= 0) & of.present[:, None]
             centres[:] = centre[:, None]
         pictures, places = np.nonzero(used)
         samples, layers = np.divmod(pictures, self.layers)

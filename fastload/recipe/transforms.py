@@ -36,6 +36,7 @@ __all__ = [
     "Letterbox",
     "MixUp",
     "Mosaic",
+    "PasteIn",
     "RandomRescale",
     "RandomResize",
     "RandomSizedBBoxSafeCrop",
@@ -896,6 +897,23 @@ class DropObjects(_OfBoxes):
             raise ConfigurationError(f"DropObjects(max_ratio={max_ratio}) must be 1 or more.")
 
 
+class PasteIn(_OfBoxes):
+    """YOLOv7's `paste_in`, which pastes objects of other images by their polygons, of objects
+    without polygons: nothing is pasted. Where objects have any, or masks, a Loader refuses it."""
+
+    def __init__(self, *, p: float = 0.15) -> None:
+        """
+        Args:
+            p: probability that a sample has objects pasted.
+
+        Raises:
+            ConfigurationError: a number out of its range; (of a Loader:) the objects of its source
+                have polygons or masks.
+        """
+        super().__init__()
+        self.p = _probability(self, "p", p)
+
+
 class _OfSeveral(ForLoaders, v2.Transform):  # type: ignore[misc]
     works_on = "makes a sample of several of a data set"
 
@@ -924,6 +942,7 @@ class Mosaic(_OfSeveral):
         *,
         images: int = 4,
         p: float = 1.0,
+        p_nine: float = 0.0,
         fill: Number | tuple[Number, ...] = 114,
         mask_fill: Number = 0,
         interpolation: v2.InterpolationMode = v2.InterpolationMode.BILINEAR,
@@ -938,6 +957,8 @@ class Mosaic(_OfSeveral):
                 as Ultralytics does; "down", as YOLOX.
             p: probability; else the image lies alone in the middle of the canvas, so that a central
                 crop to `size` shows what `Letterbox(size)` makes.
+            p_nine: with `images=4`, the part of the mosaics that have nine images, as YOLOv7 mixes
+                them.
             fill: of images, one value or one a channel.
             mask_fill: of masks.
             interpolation: the filter that images are resized by.
@@ -957,6 +978,11 @@ class Mosaic(_OfSeveral):
         self.interpolation, self.antialias = interpolation, antialias
         if images not in (4, 9):
             raise ConfigurationError(f"Mosaic(images={images}) must be 4 or 9.")
+        self.p_nine = _probability(self, "p_nine", p_nine)
+        if self.p_nine and images == 9:
+            raise ConfigurationError(
+                f"Mosaic(images=9, p_nine={p_nine}): leave out one of the two."
+            )
         self.rounding = _rounding(self, rounding)
 
 
