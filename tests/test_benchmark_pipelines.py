@@ -192,6 +192,34 @@ def test_every_pipeline_has_a_page_with_a_picture() -> None:
         assert (ROOT / "docs" / "pipelines" / f"{page}.jpg").stat().st_size <= 120_000
 
 
+def test_small_crops_are_a_quarter_of_the_sizes_that_a_function_has_set(tmp_path: Path) -> None:
+    local = v2.Compose([v2.RandomResizedCrop(96), v2.RandomErasing()])
+    made = v2.Compose(
+        [
+            v2.RandomApply([v2.Resize(64, max_size=132)]),
+            v2.Resize(32),
+            v2.SanitizeBoundingBoxes(min_size=8),
+            *[local] * 2,
+        ]
+    )
+    setting = Setting(tmp_path, tmp_path, 1, 0, small=True)
+    apply, resize, boxes, first, second = setting.sized(made, "size", "max_size").transforms
+    within = apply.transforms[0]
+    assert (within.size, within.max_size) == ([16], 33)
+    assert (resize.size, resize.max_size) == ([8], None)
+    assert boxes.min_size == 8, "no size of an image"
+    assert first is second
+    assert first.transforms[0].size == (24, 24), "a shared part once"
+    assert local.transforms[0].size == (96, 96), "of a copy"
+    assert replace(setting, small=False).sized(made, "size") is made
+
+
+def test_several_pipelines_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), "--pictures", "x", "--only", "dino", "none"])
+    assert "--only none" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -206,6 +234,18 @@ def test_what_is_missing_is_said(
     with pytest.raises(SystemExit):
         main([str(tmp_path), *arguments])
     assert words in capsys.readouterr().err
+
+
+def test_samples_with_the_same_numbers_are_compared_at_their_true_size(tmp_path: Path) -> None:
+    settings = list[Setting]()
+
+    def same(setting: Setting) -> list[Judgement]:
+        settings.append(setting)
+        return []
+
+    assert judged(pipeline(Noise(2), same=same), tmp_path) == [True]
+    (setting,) = settings
+    assert setting == replace(setting, small=False, shuffle=False)
 
 
 def test_a_clone_that_is_not_there_is_named(tmp_path: Path) -> None:

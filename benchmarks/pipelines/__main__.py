@@ -151,7 +151,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("originals", type=Path)
     parser.add_argument("--data", type=Path, help="class folders with JPEGs, or train and val")
     parser.add_argument("--work", type=Path, default=Path("build/pipelines"))
-    parser.add_argument("--only", default="", help="pipelines whose name has this in it")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="pipelines whose name has one of these in it"
+    )
     parser.add_argument("--workers", type=int, default=usable_cores())
     parser.add_argument("--judge", action="store_true")
     parser.add_argument("--samples", type=int, default=20_000, help="(default: %(default)s)")
@@ -169,9 +171,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("say what to do: --judge, --speed, --processor, --pictures FOLDER")
     if measures and given.data is None:
         parser.error("--judge, --speed and --processor need --data FOLDER")
-    pipelines = [row for row in PIPELINES if given.only in row.name]
-    if not pipelines:
-        parser.error(f"--only {given.only}: there are {', '.join(row.name for row in PIPELINES)}")
+    for only in given.only:
+        if not any(only in row.name for row in PIPELINES):
+            names = ", ".join(row.name for row in PIPELINES)
+            parser.error(f"--only {only}: there are {names}")
+    pipelines = [row for row in PIPELINES if any(only in row.name for only in given.only)]
     given.work.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     bars = judged(pipelines, given) if given.judge else []

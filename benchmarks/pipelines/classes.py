@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -90,20 +91,29 @@ def numbers_of(views: Sequence[torch.Tensor]) -> Numbers:
     mirroring, places and filters change: how far the halves differ, and neighbours."""
     numbers = {}
     for index, view in enumerate(views):
-        pixels, middle = view.float(), view.float().mean(1)
-        height, width = (size // 2 for size in middle.shape[1:])
-        for name, axis in (("height", 1), ("width", 2)):
-            numbers[f"{name} of view {index}"] = torch.full((len(view),), middle.shape[axis])
+        pixels, (height, width) = view.float().flatten(2), view.shape[2:]
+        for name, size in (("height", height), ("width", width)):
+            numbers[f"{name} of view {index}"] = torch.full((len(view),), size)
+        means = pixels.mean(2)
+        apart = torch.linalg.vector_norm(pixels - means[..., None], dim=2)
         for channel, colour in enumerate(("red", "green", "blue")):
-            numbers[f"mean of {colour}, view {index}"] = pixels[:, channel].mean((1, 2))
-            numbers[f"deviation of {colour}, view {index}"] = pixels[:, channel].std((1, 2))
-        left, right = middle[..., :width], middle[..., -width:]
-        top, bottom = middle[:, :height], middle[:, -height:]
-        numbers[f"left less right, view {index}"] = left.mean((1, 2)) - right.mean((1, 2))
-        numbers[f"top less bottom, view {index}"] = top.mean((1, 2)) - bottom.mean((1, 2))
+            numbers[f"mean of {colour}, view {index}"] = means[:, channel]
+            numbers[f"deviation of {colour}, view {index}"] = apart[:, channel] / math.sqrt(
+                height * width - 1
+            )
+        middle = pixels.mean(1).view(-1, height, width)
+        rows, columns = middle.mean(2), middle.mean(1)
+        numbers[f"left less right, view {index}"] = _halves_apart(columns)
+        numbers[f"top less bottom, view {index}"] = _halves_apart(rows)
         for name, axis in (("rows", 1), ("columns", 2)):
             numbers[f"step between {name}, view {index}"] = middle.diff(dim=axis).abs().mean((1, 2))
     return {name: values.double().numpy() for name, values in numbers.items()}
+
+
+def _halves_apart(lines: torch.Tensor) -> torch.Tensor:
+    """Of the means of the lines (B, n); one in the middle is in neither half."""
+    half = lines.shape[1] // 2
+    return lines[:, :half].mean(1) - lines[:, lines.shape[1] - half :].mean(1)
 
 
 def tiles_of(views: Sequence[torch.Tensor], mean: Floats, std: Floats) -> list[Tile]:

@@ -46,7 +46,7 @@ def judge(
     data = pipeline.data(few_and_small(photographs, work), work, _EPOCH)
     setting = Setting(originals, data, pipeline.batch_size, workers, small=True)
     if pipeline.same is not None:
-        judged += pipeline.same(replace(setting, shuffle=False))
+        judged += pipeline.same(replace(setting, shuffle=False, small=False))
     wanted, found = (
         gathered(side, setting, samples) for side in (pipeline.original, pipeline.ours)
     )

@@ -46,7 +46,9 @@ def mapper(kind: str, setting: Setting) -> Any:
     ]
     default = [
         of.ResizeShortestEdge(
-            short_edge_length=pipelines.of_detectron2.SIZES, sample_style="choice", max_size=1333
+            short_edge_length=[setting.size(one) for one in pipelines.of_detectron2.SIZES],
+            sample_style="choice",
+            max_size=setting.size(1333),
         ),
         of.RandomFlip(horizontal=True),
     ]
@@ -84,7 +86,12 @@ def theirs(kind: str, setting: Setting) -> Any:
 
 def ours(kind: str, setting: Setting) -> fastload.Loader:
     large = kind == "lsj"
-    made = pipelines.detectron2_lsj(setting.size(_SIZE)) if large else pipelines.detectron2()
+    sizes = [setting.size(one) for one in pipelines.of_detectron2.SIZES]
+    made = (
+        pipelines.detectron2_lsj(setting.size(_SIZE))
+        if large
+        else pipelines.detectron2(sizes, setting.size(1333))
+    )
     return loader_of_ours(fastload.open_source(setting.data, split="train"), made, setting)
 
 

@@ -39,6 +39,7 @@ def dataset(setting: Setting, images: str = "train") -> Any:
     coco, _ = original(setting.originals)
     names = setting.data / "annotations" / "instances_train2017.json"
     transforms = coco.make_coco_transforms(images)
+    transforms = setting.sized(transforms, "sizes", "min_size", "max_size")
     return coco.CocoDetection(setting.data / "train2017", names, transforms, False)
 
 
@@ -62,7 +63,7 @@ def ours(setting: Setting, transform: Any) -> fastload.Loader:
         setting.data,
         setting.batch_size,
         split="train",
-        transform=transform,
+        transform=setting.sized(transform, "sizes", "max_size", "first", "crop"),
         collate_fn="detr",
         shuffle=setting.shuffle,
         drop_last=setting.shuffle,

@@ -16,7 +16,7 @@ def original(setting: Setting) -> Any:
     with mock.patch.object(sys, "path", [str(setting.originals / "dino"), *sys.path]):
         made = module(setting.originals / "dino/main_dino.py", "main_dino")
     # The defaults of its command line.
-    return made.DataAugmentationDINO((0.4, 1.0), (0.05, 0.4), 8)
+    return setting.sized(made.DataAugmentationDINO((0.4, 1.0), (0.05, 0.4), 8), "size")
 
 
 PIPELINES = (
@@ -24,7 +24,7 @@ PIPELINES = (
         "dino",
         "dino",
         of_image_folder(original, several),
-        of_fastload(lambda _: pipelines.dino(), several),
+        of_fastload(lambda on: on.sized(pipelines.dino(), "size"), several),
         batch_size=16,
         bar=8.0,
     ),

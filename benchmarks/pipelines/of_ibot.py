@@ -35,22 +35,11 @@ def original(setting: Setting) -> Any:
         for name in ("utils", "loader"):  # other repositories have files of these names
             sys.modules.pop(name, None)
         made = module(folder / "main_ibot.py", "main_ibot").DataAugmentationiBOT(*CROPS)
-    for chain, size in (
-        (made.global_transfo1, 224),
-        (made.global_transfo2, 224),
-        (made.local_transfo, 96),
-    ):
-        chain.transforms[0].size = (setting.size(size), setting.size(size))
-    return made
+    return setting.sized(made, "size")
 
 
 def ours(setting: Setting) -> Any:
-    views = pipelines.ibot(*CROPS)
-    every: Any = views.transforms
-    for view in dict.fromkeys(every):  # the small ones are one transform
-        crop = view.transforms[0]
-        crop.size = tuple(map(setting.size, crop.size))
-    return views
+    return setting.sized(pipelines.ibot(*CROPS), "size")
 
 
 PIPELINES = (

@@ -46,6 +46,7 @@ def dataset(setting: Setting, images: str = "train") -> Any:
     transforms = coco.make_coco_transforms_square_div_64(
         images, 560, multi_scale=images == "train", skip_random_resize=True, **_BASE
     )
+    transforms = setting.sized(transforms, "sizes", "min_size", "max_size")
     return coco.CocoDetection(setting.data / "train2017", names, transforms=transforms)
 
 

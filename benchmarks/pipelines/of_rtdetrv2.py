@@ -46,7 +46,8 @@ def configured(originals: Path, *, colour: bool = True, part: str = "train") -> 
 
 
 def dataset(setting: Setting, *, colour: bool = True, part: str = "train") -> tuple[Any, Any]:
-    transforms, batches = configured(setting.originals, colour=colour, part=part)
+    made = configured(setting.originals, colour=colour, part=part)
+    transforms, batches = (setting.sized(one, "size", "scales") for one in made)
     from src.data.dataset.coco_dataset import CocoDetection  # type: ignore[import-not-found]
 
     names = str(setting.data / "annotations" / "instances_train2017.json")
@@ -69,9 +70,9 @@ def loader(setting: Setting, transform: Any, batches: Any) -> fastload.Loader:
         setting.data,
         setting.batch_size,
         split="train",
-        transform=transform,
+        transform=setting.sized(transform, "size"),
         collate_fn="detr",
-        batch_transform=batches,
+        batch_transform=setting.sized(batches, "scales"),
         shuffle=setting.shuffle,
         drop_last=setting.shuffle,
         num_workers=max(1, setting.workers),

@@ -54,6 +54,7 @@ def dataset(setting: Setting, kind: str, *, colour: bool = True) -> Targets:
     if kind == "eval":
         return Targets(setting, presets(setting.originals).DetectionPresetEval())
     made = presets(setting.originals).DetectionPresetTrain(data_augmentation=kind)
+    made = setting.sized(made, "target_size", "crop_height", "crop_width", "min_size", "max_size")
     if not colour:
         steps = made.transforms.transforms
         steps[:] = [one for one in steps if type(one).__name__ != "RandomPhotometricDistort"]
@@ -71,6 +72,8 @@ def theirs(kind: str, setting: Setting) -> Any:
 def ours(kind: str, setting: Setting, *, colour: bool = True) -> fastload.Loader:
     training, evaluation = pipelines.torchvision_detection, pipelines.torchvision_detection_eval
     made = evaluation() if kind == "eval" else training(kind)
+    if kind != "eval":
+        made = setting.sized(made, "target_size", "size", "min_size", "max_size")
     left_out = () if colour else (v2.RandomPhotometricDistort,)
     return fastload.create_loader(
         setting.data,

@@ -71,7 +71,9 @@ def dataset(setting: Setting, *, evaluates: bool = False) -> VOCSegmentation:
     transforms = (
         presets.SegmentationPresetEval(base_size=_BASE)
         if evaluates
-        else presets.SegmentationPresetTrain(base_size=_BASE, crop_size=_CROP)
+        else presets.SegmentationPresetTrain(
+            base_size=setting.size(_BASE), crop_size=setting.size(_CROP)
+        )
     )
     return VOCSegmentation(str(setting.data), image_set="train", transforms=transforms)
 
@@ -81,15 +83,18 @@ def theirs(setting: Setting, *, evaluates: bool = False) -> Any:
 
 
 def ours(setting: Setting, *, evaluates: bool = False) -> fastload.Loader:
-    training, evaluation = (
-        pipelines.torchvision_segmentation,
-        pipelines.torchvision_segmentation_eval,
+    transform = (
+        pipelines.torchvision_segmentation_eval()
+        if evaluates
+        else pipelines.torchvision_segmentation(
+            base_size=setting.size(_BASE), crop_size=setting.size(_CROP)
+        )
     )
     return fastload.create_loader(
         setting.data / "VOCdevkit" / "VOC2012",
         setting.batch_size,
         split="train",
-        transform=evaluation() if evaluates else training(),
+        transform=transform,
         shuffle=setting.shuffle,
         drop_last=setting.shuffle,
         num_workers=max(1, setting.workers),

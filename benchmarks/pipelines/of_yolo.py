@@ -45,7 +45,7 @@ def dataset(setting: Setting) -> tuple[Any, Any]:
         check_det_dataset,
     )
 
-    overrides = {"task": "detect", "mode": "train", "imgsz": SIZE, "cache": False}
+    overrides = {"task": "detect", "mode": "train", "imgsz": setting.size(SIZE), "cache": False}
     settings = get_cfg(overrides=overrides)
     data = check_det_dataset(str(setting.data / "data.yaml"), autodownload=False)
     batch = setting.batch_size
@@ -66,7 +66,7 @@ def ours(setting: Setting) -> fastload.Loader:
         setting.data,
         setting.batch_size,
         split="train",
-        transform=pipelines.yolo(SIZE),
+        transform=pipelines.yolo(setting.size(SIZE)),
         collate_fn="yolo",
         shuffle=setting.shuffle,
         num_workers=max(1, setting.workers),

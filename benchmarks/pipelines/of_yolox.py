@@ -36,6 +36,7 @@ def experiment(setting: Setting) -> Any:
 
     made = Exp()
     made.data_dir, made.data_num_workers = str(setting.data), setting.workers
+    made.input_size = tuple(map(setting.size, made.input_size))
     made.dataset = made.get_dataset()
     return made
 
@@ -60,11 +61,12 @@ class _InOrder(torch.utils.data.Dataset[Any]):
 
 
 def ours(setting: Setting, *, no_aug: bool = False) -> fastload.Loader:
+    size = setting.size(SIZE)
     return fastload.create_loader(
         setting.data,
         setting.batch_size,
         split="train",
-        transform=pipelines.yolox((SIZE, SIZE), no_aug=no_aug),
+        transform=pipelines.yolox((size, size), no_aug=no_aug),
         collate_fn="yolo",
         batch_transform=pipelines.yolox_batches(),
         shuffle=setting.shuffle,
@@ -144,9 +146,7 @@ def exact(coco: Path) -> Path:
 def same(
     setting: Setting, *, no_aug: bool = False, given: Callable[..., Numbers] = numbers
 ) -> list[Judgement]:
-    setting = Setting(
-        setting.originals, exact(setting.data), setting.batch_size, 0, shuffle=False, small=True
-    )
+    setting = Setting(setting.originals, exact(setting.data), setting.batch_size, 0, shuffle=False)
     made = experiment(setting)
     made.get_data_loader(setting.batch_size, False, no_aug)
     data = made.dataset
