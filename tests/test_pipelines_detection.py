@@ -17,6 +17,7 @@ import fastload
 from fastload import pipelines
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
+from fastload.recipe import Recipe
 from fastload.recipe.boxes_of_masks import BoxesOfMasks
 from fastload.recipe.transforms import (
     FixedSizeCrop,
@@ -300,6 +301,9 @@ def test_batches_of_yolov7(objects: Source) -> None:
         [32 + (16 - 30) * across, 32 + (20.5 - 20) * down, 28 * across, 35 * down],
         atol=1e-3,
     )
+    made = [op.identity for op in Recipe.from_transform(pipelines.yolov7(64)).ops]
+    for number, said in ((0, "p_nine=0.2"), (4, "max_ratio=20.0"), (5, "p=0.15, alpha=8.0")):
+        assert said in made[number]
     names = [text.split("(")[0] for text in described(pipelines.yolov7(paste_in=0.0))]
     assert "PasteIn" not in names
     assert "MixUp(p=0.0" in str(described(pipelines.yolov7(mosaic=0.0)))
