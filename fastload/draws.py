@@ -128,6 +128,9 @@ class Draws:
     begins: bool = False
     """Whether it is the first batch of its epoch that a backend is asked for, or the first after a
     restart: workers that take batches in turn can begin with the same one in each epoch."""
+    waited_for: bool = False
+    """Whether the backend has no other batch in work, so that a trainer waits for this one: of a
+    store it is read before those that follow."""
     size: tuple[int, int] | None = None
     """(height, width) of the images of the batch, where the order gives each batch one; None: what
     the recipe makes."""

@@ -23,6 +23,7 @@ TESTS = {
     "test_adoption": "loader.adoption",
     "test_arguments": "arguments",
     "test_backends_padded": "backends.pixels_padded",
+    "test_backends_first_alone": "backends.first_alone",
     "test_backends_maker": "backends.maker",
     "test_backends_rows": "backends.images backends.moved backends.rows",
     "test_backends_submitted": "backends.submitted",

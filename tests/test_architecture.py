@@ -231,6 +231,7 @@ def test_a_backend_imports_no_other_backend() -> None:
     own = (
         "around",
         "base",
+        "first_alone",
         "forked",
         "composites",
         "images",

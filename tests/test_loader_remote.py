@@ -87,6 +87,22 @@ def test_what_is_kept_is_read_as_far_ahead_as_there_is_room(
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize("tier_size", ["0", "1GB"])
+def test_the_first_batch_is_read_before_others_are_asked_for(
+    tier_size: str, local: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTLOAD_TIER_SIZE", tier_size)
+    paths = sorted(local.rglob("*.jpg"))[:BATCH]
+    names = [f"bucket/train/{path.relative_to(local)}" for path in paths]
+    with fastload.create_loader("s3://bucket/train", BATCH, transform=RESIZE) as loader:
+        server.requests.clear()
+        server.faults[names[0]] = ["503"]  # so that it is asked for twice
+        next(iter(loader))
+    asked = [path[1:] for method, path, _ in server.requests if method == "GET"]
+    assert sorted(asked[: BATCH + 1]) == sorted([names[0], *names])
+
+
+@pytest.mark.whole
 def test_nothing_of_an_epoch_after_the_last_one_is_fetched(
     local: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

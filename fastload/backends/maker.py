@@ -12,12 +12,12 @@ bytes, or pixels), and in what must be done before the first batch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NoReturn, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -37,14 +37,16 @@ from fastload.errors import ConfigurationError, FastloadError, WorkerError
 from fastload.machine import usable_cores
 from fastload.stores.reads import ReaderPool
 
+if TYPE_CHECKING:
+    from fastload.backends.first_alone import FirstAlone
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 # One being received, one being finished, one to keep the threads busy.
 BATCHES_IN_FLIGHT = 3
 # Where reading is mostly to wait for a store: samples that are asked for at once (at 30 ms 4,000 a
-# second; more would let the first batch wait for later ones), the most of a task, and the most
-# batches and tasks.
+# second), the most of a task, and the most batches and tasks.
 _SAMPLES_IN_FLIGHT = 128
 _SLICE = 16
 _MOST_BATCHES = 32
@@ -116,6 +118,8 @@ class BatchInWork:
 class Threads:
     """Python's threads, started by the first call that is handed to them."""
 
+    _turns: FirstAlone | None = None
+
     def __init__(self, count: int, backend: str, *, batch_size: int = 0) -> None:
         """
         Args:
@@ -144,6 +148,22 @@ class Threads:
             self._executor = ReaderPool(self._most, name)
         return self._executor.submit(function, *arguments, **options)
 
+    def in_turn(
+        self, look: Callable[[], T], reads_of: Callable[[T], Sequence[Future[Any]]], *, first: bool
+    ) -> Future[T]:
+        """`submit` of what begins to read a batch from a store, after the first batch was read
+        (`FirstAlone`).
+
+        Args:
+            reads_of: what it returns: the tasks that read the batch.
+            first: whether it is that batch.
+        """
+        from fastload.backends.first_alone import FirstAlone
+
+        if self._turns is None:
+            self._turns = FirstAlone(self.submit)
+        return self._turns.submit(look, reads_of, first=first)
+
     def result(self, task: Future[T]) -> T:
         """What a task returned. Raises FastloadError; WorkerError for anything else that it
         raised."""
@@ -167,6 +187,9 @@ class Threads:
     def close(self) -> None:
         """Drop what was not started, and join them. May be called twice; a later `submit` starts
         them again."""
+        turns, self._turns = self._turns, None
+        if turns is not None:
+            turns.close()
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=True, cancel_futures=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -203,7 +204,7 @@ class NativePixels(PixelMaker):
         sizes = [plan.out_size for plan in plans if plan.out_size is not None]  # all of them
         work = BatchInWork(draws, self._buffers(draws, sizes))
         if self._waits:
-            work.parts.append(_LookedPart(self._threads.submit(self._look, work), self._threads))
+            work.parts.append(self._looked(work))
             return work
         files: Columns = {}
         for name, column in self._source.encoded.items():
@@ -226,6 +227,10 @@ class NativePixels(PixelMaker):
         itself: where columns are moved with the images, Python resolves them."""
         plans = self._recipe.of(draws).geometries
         return [None if self._source.moved else fuse(plan, draws) for plan in plans]
+
+    def _looked(self, work: BatchInWork) -> Part:
+        look, first = partial(self._look, work), work.draws.waited_for
+        return _LookedPart(self._threads.in_turn(look, _reads_of, first=first), self._threads)
 
     def _look(self, work: BatchInWork) -> list[Part]:
         """Bytes from a store: where the local tier has all of them it is one call of the core, as
@@ -460,6 +465,11 @@ class _LookedPart:
     def _made(self) -> list[Part]:
         done = self.later.done() and not self.later.cancelled()
         return self.later.result() if done and self.later.exception() is None else []
+
+
+def _reads_of(parts: list[Part]) -> list[Future[Pending]]:
+    """The tasks that read these."""
+    return [part.later for part in parts if isinstance(part, LaterPart)]
 
 
 def _goes_to_core(plan: GeometryPlan, *, compressed: bool) -> bool:

@@ -168,7 +168,7 @@ class Production:
                 draws, sizes = self._with_neighbours(draws, most)
             at = time.perf_counter()
             if position[0] != self._started_epoch:
-                draws = replace(draws, begins=True)
+                draws = replace(draws, begins=True, waited_for=not self._started)
             self._started_epoch = position[0]
             with self._span("start", position):
                 work = self._backend.start(draws)
