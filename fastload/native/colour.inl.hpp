@@ -10,6 +10,7 @@
 #include "colour_blocks.inl.hpp"
 #include "colour_loops.hpp"
 #include "colour_tables.inl.hpp"
+#include "hsv.inl.hpp"
 #include "neighbours.inl.hpp"
 
 namespace fastload {
@@ -521,6 +522,27 @@ void to_pixels(const uint8_t* planes, size_t plane, int channels, uint8_t* out) 
     }
 }
 
+#if defined(FASTLOAD_HSV_PIXELS)
+// Does the only step from table.kinds + first on if it is `hsv`; else returns false and changes
+// nothing.
+bool change_hsv_alone(const ColourTable& table, ptrdiff_t first, size_t plane, uint8_t* pixels) {
+    int only = -1;
+    for (int step = 0; step < table.steps; ++step) {
+        const int32_t kind = table.kinds[first + step];
+        if (kind < 0) continue;
+        if (only >= 0 || static_cast<ColourKind>(kind) != ColourKind::hsv) return false;
+        only = step;
+    }
+    if (only < 0) return false;
+    HsvGains gains;
+    gains.make(table.numbers + (first + only) * kColourNumbers);
+    const HsvPixels hsv(gains);
+    for (size_t done = 0; done < plane; done += HsvPixels::kMost)
+        hsv.change(pixels + 3 * done, std::min(HsvPixels::kMost, plane - done));
+    return true;
+}
+#endif
+
 void recolour(const ColourTable& table, int row, Size size, int channels, uint8_t* pixels,
               uint8_t* scratch, float* floats) {
     const size_t plane = static_cast<size_t>(size.height) * static_cast<size_t>(size.width);
@@ -533,6 +555,9 @@ void recolour(const ColourTable& table, int row, Size size, int channels, uint8_
         if (!weights && std::all_of(table.kinds + first, table.kinds + first + table.steps,
                                     [](int32_t kind) { return kind < 0; }))
             return;
+#if defined(FASTLOAD_HSV_PIXELS)
+        if (!weights && channels == 3 && change_hsv_alone(table, first, plane, pixels)) return;
+#endif
         if (!weights && channels == 3 && recolour_in_blocks(table, first, plane, pixels)) return;
         to_planes(pixels, plane, channels, current);
         if (weights && chain == 0) {

@@ -117,6 +117,16 @@ inline int32_t share_of(float part, float scale, float whole) {
     return static_cast<int32_t>(part * divisor_of(scale, whole) + 2048.0f) >> 12;
 }
 
+// How much of the chroma a channel of a pixel with the hue `h` [sixths of a turn] lacks: 5 for red,
+// 3 for green, 1 for blue as `n`.
+constexpr float weight_of_hue(float n, float h) {
+    float k = h + n;
+    k = k >= 6.0f ? k - 6.0f : k;
+    float weight = k < 4.0f - k ? k : 4.0f - k;
+    weight = weight > 0.0f ? weight : 0.0f;
+    return weight < 1.0f ? weight : 1.0f;
+}
+
 // Multiplies hue, saturation and value and adds to them, with OpenCV's arithmetic for bytes; see
 // fastload/render/hsv.py. Without lookup tables, for which vectors have no fast instruction.
 void change_hsv(Block& block, size_t count, const HsvGains& gains) {
@@ -124,12 +134,7 @@ void change_hsv(Block& block, size_t count, const HsvGains& gains) {
         return static_cast<int32_t>((static_cast<uint32_t>(x) * gain.mantissa) >> gain.shift);
     };
     const auto channel = [](float n, float h, float s, float v) {
-        float k = h + n;
-        k = k >= 6.0f ? k - 6.0f : k;
-        float weight = k < 4.0f - k ? k : 4.0f - k;
-        weight = weight > 0.0f ? weight : 0.0f;
-        weight = weight < 1.0f ? weight : 1.0f;
-        return rounded(v - (v * s) * weight);
+        return rounded(v - (v * s) * weight_of_hue(n, h));
     };
     const WholeGain of_hue = gains.hue, of_saturation = gains.saturation, of_value = gains.value;
     const int32_t to_hue = gains.hue_shift, to_saturation = gains.saturation_shift,

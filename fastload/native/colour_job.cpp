@@ -164,8 +164,10 @@ std::vector<const ColourLoops*> colour_loops(bool fused) {
     if (!can_fuse_colour()) return found;
 #if defined(FASTLOAD_X86)
     const Processor& has = this_processor();
-    if (has.avx512f && has.avx512bw && has.avx512vl && has.avx512dq)
+    if (has.avx512f && has.avx512bw && has.avx512vl && has.avx512dq) {
+        if (has.avx512vbmi && has.avx512vbmi2) found.push_back(&kFusedColour512Bytes);
         found.push_back(&kFusedColour512);
+    }
 #endif
     found.push_back(&kFusedColour);
     return found;

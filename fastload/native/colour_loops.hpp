@@ -66,6 +66,7 @@ extern const ColourLoops kSeparateColour;
 extern const ColourLoops kFusedColour;
 #if defined(FASTLOAD_X86)
 extern const ColourLoops kFusedColour512;
+extern const ColourLoops kFusedColour512Bytes;  // with AVX-512 VBMI and VBMI2
 #endif
 
 }  // namespace fastload

@@ -9,7 +9,8 @@ namespace fastload {
 struct Processor {
     bool sse41 = false, sse42 = false, pclmul = false, bmi = false, bmi2 = false, avx2 = false,
          fma = false;
-    bool avx512f = false, avx512bw = false, avx512dq = false, avx512vl = false, avx512vnni = false;
+    bool avx512f = false, avx512bw = false, avx512dq = false, avx512vl = false, avx512vnni = false,
+         avx512vbmi = false, avx512vbmi2 = false;
 };
 
 // By CPUID, and by XGETBV, which says whose registers the system keeps for each thread (Intel SDM,
@@ -36,6 +37,8 @@ static inline Processor read_processor() {
     has.avx512dq = wide_vectors && bit(b, 17);
     has.avx512bw = wide_vectors && bit(b, 30);
     has.avx512vl = wide_vectors && bit(b, 31);
+    has.avx512vbmi = wide_vectors && bit(c, 1);
+    has.avx512vbmi2 = wide_vectors && bit(c, 6);
     has.avx512vnni = wide_vectors && bit(c, 11);
     return has;
 }

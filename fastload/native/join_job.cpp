@@ -85,12 +85,7 @@ class JoinJob final : public Job {
         }
         const size_t stride = bytes_of(layer.size.width);
         uint8_t* const canvas = grow(worker.canvas, bytes_of(layer.size));
-        const int32_t* seen = table.seen + 4 * picture;
-        uint8_t* const first = canvas + stride * static_cast<size_t>(seen[0]) + bytes_of(seen[1]);
-        for (int x = 0; seen[2] > 0 && x < seen[3]; ++x)
-            std::memcpy(first + bytes_of(x), table_.resample.fill, kChannels);
-        for (int y = 1; y < seen[2]; ++y)
-            std::memcpy(first + stride * static_cast<size_t>(y), first, bytes_of(seen[3]));
+        fill_gaps(worker, picture, canvas, stride);
         for (int64_t member = table_.offsets[picture]; member < table_.offsets[picture + 1];
              ++member) {
             if (Outcome put = place_on_canvas(worker, static_cast<int>(member), canvas, stride);
@@ -101,6 +96,36 @@ class JoinJob final : public Job {
              table.inverse + 9 * picture, layer.warp);
         mirror(worker, table.flips[2 * picture], table.flips[2 * picture + 1], out);
         return {};
+    }
+
+    // Fills what no member covers of the part of a canvas that is seen.
+    void fill_gaps(Worker& worker, int64_t picture, uint8_t* canvas, size_t stride) {
+        const int32_t* seen = table_.canvas.seen + 4 * picture;
+        const int end = seen[1] + seen[3];
+        uint8_t* const filled = grow(worker.tile, bytes_of(seen[3]));
+        for (int x = 0; x < seen[3]; ++x)
+            std::memcpy(filled + bytes_of(x), table_.resample.fill, kChannels);
+        for (int y = seen[0]; y < seen[0] + seen[2]; ++y) {
+            for (int x = seen[1]; x < end;) {
+                int covered = x, next = end;  // where the next member begins
+                for (int64_t member = table_.offsets[picture]; member < table_.offsets[picture + 1];
+                     ++member) {
+                    const int32_t *corner = table_.canvas.corners + 2 * member,
+                                  *window = table_.canvas.windows + 4 * member;
+                    if (corner[0] < 0 || y < corner[0] || y >= corner[0] + window[2]) continue;
+                    if (corner[1] <= x) {
+                        covered = std::max(covered, corner[1] + window[3]);
+                    } else {
+                        next = std::min(next, corner[1]);
+                    }
+                }
+                if (covered == x) {
+                    std::memcpy(canvas + stride * static_cast<size_t>(y) + bytes_of(x), filled,
+                                bytes_of(next - x));
+                }
+                x = covered == x ? next : covered;
+            }
+        }
     }
 
     // Draws a member at its place on the canvas, of rows of so many bytes; one that is not shown

@@ -13,17 +13,19 @@
 
 namespace fastload {
 
+constexpr int kMostTaskRows = 16;
+
 // The horizontal pass of resampling: rows of the image to rows with as many pixels as the output.
 struct HorizontalTask {
     const uint8_t* const* rows;  // 4-byte pixels; kRowSlack bytes readable after each row
     uint8_t* const* out;         // 3-byte pixels; kRowSlack bytes writable after each row
-    int row_count;
-    int outputs;             // pixels of an output row
-    const int32_t* first;    // of each output pixel: the first input pixel
-    const int16_t* weights;  // of each output pixel: `width` weights
-    int width;               // 2 or a multiple of 4
-    int precision;           // fractional bits of the weights
-    const int32_t* split;    // the weights as `Kernels::split` gives them, or null
+    int row_count;               // at most kMostTaskRows
+    int outputs;                 // pixels of an output row
+    const int32_t* first;        // of each output pixel: the first input pixel
+    const int16_t* weights;      // of each output pixel: `width` weights
+    int width;                   // 2 or a multiple of 4
+    int precision;               // fractional bits of the weights
+    const int32_t* split;        // the weights as `Kernels::split` gives them, or null
 };
 
 // The vertical pass: one output row as a weighted sum of `count` rows.

@@ -10,8 +10,6 @@
 namespace fastload {
 namespace {
 
-constexpr int kMostRows = 16;  // in one call of `Kernels::horizontal`
-
 double triangle(double x) {
     x = std::fabs(x);
     return x < 1.0 ? 1.0 - x : 0.0;
@@ -250,7 +248,7 @@ void Resampler::begin(const Geometry& geometry, const ResampleOptions& options, 
     out_ = rows_.copies && rows_.contiguous && columns_.count > 0 ? out : nullptr;
     out_stride_ = stride != 0 ? stride : int64_t{window_.width} * channels_;
     middle_stride_ = (static_cast<size_t>(columns_.count) * 3 + kRowSlack + 63) / 64 * 64;
-    const int kept = out_ != nullptr ? kMostRows : needed_.height;
+    const int kept = out_ != nullptr ? kMostTaskRows : needed_.height;
     const size_t bytes = middle_stride_ * static_cast<size_t>(kept);
     grow(middle_, bytes);
     taken_ = 0;
@@ -260,8 +258,8 @@ void Resampler::take(const uint8_t* const* rows, int count) {
     if (rows_.count == 0) return;
     const size_t bytes = static_cast<size_t>(columns_.count) * static_cast<size_t>(channels_);
     for (int done = 0; done < count;) {
-        const int chunk = std::min(count - done, kMostRows);
-        uint8_t* targets[kMostRows];
+        const int chunk = std::min(count - done, kMostTaskRows);
+        uint8_t* targets[kMostTaskRows];
         for (int y = 0; y < chunk; ++y) {
             targets[y] = middle_row(out_ != nullptr ? y : taken_ + y);
             const uint8_t* row = rows[done + y];

@@ -50,6 +50,15 @@ constexpr int32_t kLargestSplit = 127 * 256 + 127;
     return good;
 }
 
+// sum + Simd::madd16(a, b).
+inline V add_products(V sum, V a, V b) {
+#if !defined(FASTLOAD_SIMD_PORTABLE) && defined(__AVX512VNNI__)
+    return _mm512_dpwssd_epi32(sum, a, b);
+#else
+    return Simd::add32(sum, Simd::madd16(a, b));
+#endif
+}
+
 // One output pixel in each lane's row, as four 32-bit sums (red, green, blue, unused). `sum`: what
 // they start with. kWidth: the number of weights, 0 for any multiple of four.
 template <int kWidth>
@@ -65,11 +74,9 @@ inline V convolve(const uint8_t* const* rows, int64_t offset, const int16_t* wei
     const int stop = kWidth ? kWidth : width;
     for (int k = 0; k < stop; k += 4) {
         const V pixels = Simd::load_lanes(rows, offset + 4 * k);
-        sum =
-            Simd::add32(sum, Simd::madd16(Simd::shuffle(pixels, first), weight_pair(weights + k)));
+        sum = add_products(sum, Simd::shuffle(pixels, first), weight_pair(weights + k));
         if (kWidth == 2) break;
-        sum = Simd::add32(sum,
-                          Simd::madd16(Simd::shuffle(pixels, last), weight_pair(weights + k + 2)));
+        sum = add_products(sum, Simd::shuffle(pixels, last), weight_pair(weights + k + 2));
     }
     return sum;
 }
@@ -136,7 +143,72 @@ void fours_pass(const HorizontalTask& task, const uint8_t* const* rows, uint8_t*
     });
 }
 
-void horizontal(const HorizontalTask& task) {
+#if !defined(FASTLOAD_SIMD_PORTABLE) && defined(__AVX512BW__)
+
+// Two weights for each output pixel: 16 of them at a time, of one row after the other, by places in
+// 32 pixels of the row. Returns how many output pixels of the rows it made: up to some whose inputs
+// lie further apart.
+int two_weights(const HorizontalTask& task) {
+    const V half = Simd::all32(1 << (task.precision - 1)), zero = Simd::zero();
+    const V places = _mm512_setr_epi32(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 15, 15, 15, 15);
+    int x = 0;
+    for (; x < task.outputs; x += 16) {
+        const int count = task.outputs - x < 16 ? task.outputs - x : 16;
+        const auto used = static_cast<__mmask16>((1 << count) - 1);
+        const V first = _mm512_maskz_loadu_epi32(used, task.first + x);
+        const int from = _mm512_mask_reduce_min_epi32(used, first),
+                  inputs = _mm512_mask_reduce_max_epi32(used, first) + 2 - from;
+        if (inputs > 32) break;
+        const auto readable = static_cast<uint32_t>((uint64_t{1} << inputs) - 1);
+        const V left = Simd::sub32(first, Simd::all32(from)),
+                right = Simd::add32(left, Simd::all32(1));
+        const V weights = _mm512_maskz_loadu_epi32(used, task.weights + 2 * int64_t{x});
+        // Of the first pixel of each lane, and so on.
+        const V pairs[4] = {_mm512_shuffle_epi32(weights, _MM_PERM_AAAA),
+                            _mm512_shuffle_epi32(weights, _MM_PERM_BBBB),
+                            _mm512_shuffle_epi32(weights, _MM_PERM_CCCC),
+                            _mm512_shuffle_epi32(weights, _MM_PERM_DDDD)};
+        const auto written = static_cast<__mmask16>((1 << (3 * count + 3) / 4) - 1);
+        for (int y = 0; y < task.row_count; ++y) {
+            const uint8_t* const row = task.rows[y] + 4 * int64_t{from};
+            const V near = _mm512_maskz_loadu_epi32(static_cast<__mmask16>(readable), row),
+                    far =
+                        _mm512_maskz_loadu_epi32(static_cast<__mmask16>(readable >> 16), row + 64);
+            const V one = _mm512_permutex2var_epi32(near, left, far),
+                    other = _mm512_permutex2var_epi32(near, right, far);
+            const V low = Simd::low8(one, other), high = Simd::high8(one, other);
+            V sums[4] = {add_products(half, Simd::low8(low, zero), pairs[0]),
+                         add_products(half, Simd::high8(low, zero), pairs[1]),
+                         add_products(half, Simd::low8(high, zero), pairs[2]),
+                         add_products(half, Simd::high8(high, zero), pairs[3])};
+            for (V& sum : sums) sum = Simd::right32(sum, task.precision);
+            const V bytes =
+                Simd::pack16u(Simd::pack32(sums[0], sums[1]), Simd::pack32(sums[2], sums[3]));
+            _mm512_mask_storeu_epi32(
+                task.out[y] + 3 * int64_t{x}, written,
+                _mm512_permutexvar_epi32(places, Simd::shuffle(bytes, drop_fourth())));
+        }
+    }
+    return x < task.outputs ? x : task.outputs;
+}
+
+#endif
+
+void horizontal(const HorizontalTask& whole) {
+    HorizontalTask task = whole;
+#if !defined(FASTLOAD_SIMD_PORTABLE) && defined(__AVX512BW__)
+    uint8_t* rest[kMostTaskRows];
+    if (task.width == 2 && task.row_count <= kMostTaskRows) {
+        const int made = two_weights(task);
+        if (made == task.outputs) return;
+        for (int y = 0; y < task.row_count; ++y) rest[y] = task.out[y] + 3 * int64_t{made};
+        task.out = rest;
+        task.outputs -= made;
+        task.first += made;
+        task.weights += 2 * int64_t{made};
+        if (task.split != nullptr) task.split += 2 * int64_t{made};
+    }
+#endif
     for (int y = 0; y < task.row_count; y += kLanes) {
         const uint8_t* rows[kLanes];
         uint8_t* out[kLanes];
@@ -170,21 +242,23 @@ inline void store_column(const VerticalTask& task, int offset, V (&sums)[4]) {
                 Simd::pack16u(Simd::pack32(sums[0], sums[1]), Simd::pack32(sums[2], sums[3])));
 }
 
-// kVectorBytes outputs, two rows at a time.
+// kVectorBytes outputs, two rows at a time. kTwo: there are two.
+template <bool kTwo>
 inline void pairs_column(const VerticalTask& task, int offset, V half) {
     const V zero = Simd::zero();
     V sums[4] = {half, half, half, half};
     const uint8_t* from = task.rows + offset;
     for (int k = 0; k < task.count; k += 2, from += 2 * task.stride) {
-        const bool pair = k + 1 < task.count;
+        const bool pair = kTwo || k + 1 < task.count;
         const V upper = Simd::load(from), lower = pair ? Simd::load(from + task.stride) : zero;
         const V weights = pair ? weight_pair(task.weights + k)
                                : Simd::all32(static_cast<uint16_t>(task.weights[k]));
         const V low = Simd::low8(upper, lower), high = Simd::high8(upper, lower);
-        sums[0] = Simd::add32(sums[0], Simd::madd16(Simd::low8(low, zero), weights));
-        sums[1] = Simd::add32(sums[1], Simd::madd16(Simd::high8(low, zero), weights));
-        sums[2] = Simd::add32(sums[2], Simd::madd16(Simd::low8(high, zero), weights));
-        sums[3] = Simd::add32(sums[3], Simd::madd16(Simd::high8(high, zero), weights));
+        sums[0] = add_products(sums[0], Simd::low8(low, zero), weights);
+        sums[1] = add_products(sums[1], Simd::high8(low, zero), weights);
+        sums[2] = add_products(sums[2], Simd::low8(high, zero), weights);
+        sums[3] = add_products(sums[3], Simd::high8(high, zero), weights);
+        if (kTwo) break;
     }
     store_column(task, offset, sums);
 }
@@ -233,8 +307,13 @@ void vertical(const VerticalTask& task) {
     for (int offset = 0; offset < task.bytes; offset += kVectorBytes) {
         // The last vector overlaps the one before: the same values are written again.
         const int at = offset + kVectorBytes <= task.bytes ? offset : task.bytes - kVectorBytes;
-        fours ? fours_column(task, low_high, at, Simd::all32(half))
-              : pairs_column(task, at, Simd::all32(half));
+        if (fours) {
+            fours_column(task, low_high, at, Simd::all32(half));
+        } else if (task.count == 2) {
+            pairs_column<true>(task, at, Simd::all32(half));
+        } else {
+            pairs_column<false>(task, at, Simd::all32(half));
+        }
     }
 }
 

@@ -65,8 +65,10 @@ struct WarpSimd {
     }
     template <int kByte>
     static F byte_of(W words) {
-        return _mm512_cvtepi32_ps(
-            _mm512_and_si512(_mm512_srli_epi32(words, 8 * kByte), _mm512_set1_epi32(255)));
+        if (kByte == 0) return _mm512_cvtepi32_ps(_mm512_and_si512(words, _mm512_set1_epi32(255)));
+        const __m128i places = _mm_setr_epi8(kByte, -1, -1, -1, 4 + kByte, -1, -1, -1, 8 + kByte,
+                                             -1, -1, -1, 12 + kByte, -1, -1, -1);
+        return _mm512_cvtepi32_ps(_mm512_shuffle_epi8(words, _mm512_broadcast_i32x4(places)));
     }
     static W rounded(F a) { return _mm512_cvtps_epi32(a); }
     static W cut(F a) { return _mm512_cvttps_epi32(a); }
@@ -161,8 +163,10 @@ struct WarpSimd {
     }
     template <int kByte>
     static F byte_of(W words) {
-        return _mm256_cvtepi32_ps(
-            _mm256_and_si256(_mm256_srli_epi32(words, 8 * kByte), _mm256_set1_epi32(255)));
+        if (kByte == 0) return _mm256_cvtepi32_ps(_mm256_and_si256(words, _mm256_set1_epi32(255)));
+        const __m128i places = _mm_setr_epi8(kByte, -1, -1, -1, 4 + kByte, -1, -1, -1, 8 + kByte,
+                                             -1, -1, -1, 12 + kByte, -1, -1, -1);
+        return _mm256_cvtepi32_ps(_mm256_shuffle_epi8(words, _mm256_broadcastsi128_si256(places)));
     }
     static W rounded(F a) { return _mm256_cvtps_epi32(a); }
     static W cut(F a) { return _mm256_cvttps_epi32(a); }
