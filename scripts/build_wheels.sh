@@ -7,7 +7,7 @@
 #   PYTHONS="python3.12 python3.13" scripts/...      these interpreters, in place of those on the PATH and of pyenv
 #   TRY=no scripts/build_wheels.sh                   build only (trying installs torch: several GB for each Python)
 #   GLIBC=2.28 scripts/build_wheels.sh               for a glibc as old as this (`manylinux_2_28`), by Zig's compiler
-#   GLIBC=2.28 MACHINE=aarch64 scripts/...           for another machine: it compiles, no wheel was finished yet
+#   GLIBC=2.28 MACHINE=aarch64 scripts/...           for another machine; not tried: nothing of it runs here
 #   LIBRARIES=folder GLIBC=2.28 scripts/...          what scripts/wheel_libraries.sh made is there, or is put there
 #
 # Needs g++, libjpeg-dev, libisal-dev and libwebp-dev; auditwheel copies these libraries into the wheel under names of its

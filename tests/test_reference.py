@@ -169,9 +169,10 @@ def _is_error(thing: object) -> bool:
 
 
 def test_options_of_all_backends_are_in_the_reference() -> None:
+    package = Path(fastload.__file__).parent  # of a wheel, where the tests run on one
     classes = [
-        ".".join([*path.relative_to(ROOT).with_suffix("").parts, found])
-        for path in sorted((ROOT / "fastload" / "backends").rglob("*.py"))
+        ".".join([*path.relative_to(package.parent).with_suffix("").parts, found])
+        for path in sorted((package / "backends").rglob("*.py"))
         for found in re.findall(r"^class (\w+)\(BackendOptions\)", path.read_text(), re.MULTILINE)
     ]
     assert len(classes) >= 4
