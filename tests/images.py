@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import struct
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -303,4 +304,14 @@ def write_photo_folder(
             height, width = size[0] + 3 * number, size[1] + 5 * label
             pixels = photo(height, width, seed=seed + 1000 * label + number)
             (folder / f"{number}.jpg").write_bytes(jpeg(pixels))
+    return root
+
+
+def write_photos_with_masks(root: Path, masks: Iterable[Pixels]) -> Path:
+    """Folders `images` and `masks` of PNGs in `root`: a photograph of the size of each mask."""
+    for part in ("images", "masks"):
+        (root / part).mkdir()
+    for number, mask in enumerate(masks):
+        (root / "images" / f"{number}.png").write_bytes(png(photo(*mask.shape, seed=number)))
+        Image.fromarray(mask).save(root / "masks" / f"{number}.png")
     return root

@@ -14,7 +14,6 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torchvision.transforms import v2
 
 import fastload
@@ -29,7 +28,7 @@ from fastload.recipe.crop_by_classes import CropByClasses
 from fastload.recipe.photometric_bytes import DistortBytes, PhotometricDistortionOfBytes
 from fastload.recipe.transforms import FixedSizeCrop, RandomRescale
 from fastload.render.host import places_shown, render_row
-from tests.images import photo, png
+from tests.images import png, write_photos_with_masks
 
 SIZES = [(40, 60), (90, 50), (64, 64), (30, 100), (70, 80), (48, 48)]
 CROP = 32
@@ -46,12 +45,7 @@ def a_mask(size: tuple[int, int], seed: int) -> Any:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("classes")
-    for part in ("images", "masks"):
-        (root / part).mkdir()
-    for number, size in enumerate(SIZES):
-        (root / "images" / f"{number}.png").write_bytes(png(photo(*size, seed=number)))
-        Image.fromarray(a_mask(size, number)).save(root / "masks" / f"{number}.png")
-    return root
+    return write_photos_with_masks(root, [a_mask(size, n) for n, size in enumerate(SIZES)])
 
 
 def cut_by_hand(mask: Any, uniforms: Any, trials: int, most: float) -> tuple[Any, int]:

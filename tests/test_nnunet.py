@@ -27,7 +27,7 @@ from fastload.recipe.crop_with_foreground import CropWithForeground
 from fastload.recipe.intensities import ChangedIntensities, ChangeIntensities
 from fastload.recipe.turned_and_scaled import TurnAndScale, TurnedAndScaled
 from fastload.render.noise import normals
-from tests.images import photo, png
+from tests.images import photo, png, write_photos_with_masks
 from tests.samples import assert_resumes_equal, by_label
 
 SIZES = [(40, 60), (90, 50), (64, 64), (20, 100), (30, 30), (48, 48)]
@@ -47,12 +47,7 @@ def a_mask(size: tuple[int, int], number: int) -> Any:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("patches")
-    for part in ("images", "masks"):
-        (root / part).mkdir()
-    for number, size in enumerate(SIZES):
-        (root / "images" / f"{number}.png").write_bytes(png(photo(*size, seed=number)))
-        Image.fromarray(a_mask(size, number)).save(root / "masks" / f"{number}.png")
-    return root
+    return write_photos_with_masks(root, [a_mask(size, n) for n, size in enumerate(SIZES)])
 
 
 def start_of(mask: Any, uniforms: Any, p: float) -> list[int]:

@@ -29,7 +29,7 @@ from fastload.recipe.transforms import (
 from fastload.sources import EncodedFiles, Ragged, RaggedArray, Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import PixelArray
-from tests.images import labels, photo, png
+from tests.images import labels, photo, png, write_photos_with_masks
 from tests.test_pipelines import TO_FLOATS, described
 
 SIZES = [(40, 60), (90, 50), (64, 64), (30, 100)]
@@ -60,12 +60,8 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 def write_masks(folder: Path) -> list[Any]:
     """Images of several sizes with masks of classes, which are returned."""
-    for part in ("images", "masks"):
-        (folder / part).mkdir()
     masks = [labels(*size, seed=n).reshape(size) for n, size in enumerate(SIZES)]
-    for number, (size, mask) in enumerate(zip(SIZES, masks, strict=True)):
-        (folder / "images" / f"{number}.png").write_bytes(png(photo(*size, seed=number)))
-        Image.fromarray(mask).save(folder / "masks" / f"{number}.png")
+    write_photos_with_masks(folder, masks)
     return masks
 
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageFilter
 from torch.utils.data import DataLoader
 
 import fastload
-from benchmarks.inputs import photographs
 from benchmarks.pipelines.classes import numbers_of, tiles_of
 from benchmarks.pipelines.fed import Fed, fed
+from benchmarks.pipelines.masked import masked
 from benchmarks.pipelines.originals import module
 from benchmarks.pipelines.pipeline import Judgement, Numbers, Pipeline, Setting, Side, Tile
 from fastload import pipelines
@@ -33,25 +32,18 @@ that may: where a position lies between two pixels, either may be taken."""
 
 
 def ade_of(source: Path, work: Path, least: int) -> Path:
-    """A folder as ADE20K's of the photographs of class folders. The class of a pixel is by how
-    bright the photograph is around it; few have most of it, so that crops are drawn again."""
-    found = photographs(source, work, least)
-    folder = work / f"ade-{found.folder.parent.name.rpartition('-')[2]}"
-    links = sorted(found.folder.glob("*/*"))
-    images, masks = folder / "images" / "training", folder / "annotations" / "training"
-    if masks.exists() and len(list(masks.iterdir())) == len(links):
-        return folder
-    for part in (images, masks):
-        part.mkdir(parents=True, exist_ok=True)
-    for number, link in enumerate(links):
-        with Image.open(link) as opened:
-            picture = opened.convert("RGB")
-        picture.thumbnail((_LONGEST, _LONGEST), Image.Resampling.LANCZOS)
-        picture.save(images / f"{number:06}.jpg", quality=92)
-        grey = np.asarray(picture.convert("L").filter(ImageFilter.GaussianBlur(4)))
-        levels = np.searchsorted([30, 60, 170], grey).astype(np.uint8)
-        Image.fromarray(levels).save(masks / f"{number:06}.png")
-    return folder
+    """A folder as ADE20K's. Few photographs have most of a class, so that crops are drawn again."""
+    return masked(
+        source,
+        work,
+        least,
+        "ade",
+        ("images/training", "annotations/training"),
+        lambda grey: np.searchsorted([30, 60, 170], grey),
+        _LONGEST,
+        suffix=".jpg",
+        quality=92,
+    )
 
 
 def steps(setting: Setting) -> list[Any]:

@@ -13,12 +13,11 @@ from unittest import mock
 
 import numpy as np
 import torch
-from PIL import Image, ImageFilter
 
 import fastload
-from benchmarks.inputs import photographs
 from benchmarks.pipelines.classes import numbers_of, tiles_of
 from benchmarks.pipelines.fed import Fed, fed
+from benchmarks.pipelines.masked import masked
 from benchmarks.pipelines.pipeline import Judgement, Numbers, Pipeline, Setting, Side, Tile
 from fastload import pipelines
 from fastload.backends.cache import CacheOptions
@@ -40,24 +39,9 @@ image, and the part of the pixels of masks that may."""
 
 
 def raw_of(source: Path, work: Path, least: int) -> Path:
-    """Folders `images` and `masks` of PNG, of the photographs of class folders."""
-    found = photographs(source, work, least)
-    folder = work / f"nnunet-{found.folder.parent.name.rpartition('-')[2]}"
-    links = sorted(found.folder.glob("*/*"))
-    images, masks = folder / "images", folder / "masks"
-    if masks.exists() and len(list(masks.iterdir())) == len(links):
-        return folder
-    for part in (images, masks):
-        part.mkdir(parents=True, exist_ok=True)
-    for number, link in enumerate(links):
-        with Image.open(link) as opened:
-            picture = opened.convert("RGB")
-        picture.thumbnail((_LONGEST, _LONGEST), Image.Resampling.LANCZOS)
-        picture.save(images / f"{number:06}.png")
-        grey = np.asarray(picture.convert("L").filter(ImageFilter.GaussianBlur(4)))
-        levels = np.searchsorted(_LEVELS, grey).astype(np.uint8)
-        Image.fromarray(levels).save(masks / f"{number:06}.png")
-    return folder
+    """Folders `images` and `masks` of PNGs."""
+    parts = "images", "masks"
+    return masked(source, work, least, "nnunet", parts, partial(np.searchsorted, _LEVELS), _LONGEST)
 
 
 def preprocessed(folder: Path) -> Path:

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageFilter
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as BaseDataset
 
 import fastload
-from benchmarks.inputs import photographs
 from benchmarks.pipelines.classes import numbers_of, plain, tiles_of
+from benchmarks.pipelines.masked import evenly, masked
 from benchmarks.pipelines.of_torchvision_segmentation import masks_apart
 from benchmarks.pipelines.pipeline import Judgement, Numbers, Pipeline, Setting, Side, Tile
 from fastload import pipelines
@@ -29,24 +28,10 @@ _NOTHING = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 
 
 def camvid_of(source: Path, work: Path, least: int) -> Path:
-    """A folder as CamVid's of the photographs of class folders, PNGs. The class of a pixel is by
-    how bright the photograph is around it."""
-    found = photographs(source, work, least)
-    folder = work / f"camvid-{found.folder.parent.name.rpartition('-')[2]}"
-    links = sorted(found.folder.glob("*/*"))
-    for part in ("train", "trainannot"):
-        (folder / part).mkdir(parents=True, exist_ok=True)
-    if len(list((folder / "trainannot").iterdir())) == len(links):
-        return folder
-    for number, link in enumerate(links):
-        with Image.open(link) as opened:
-            picture = opened.convert("RGB")
-        picture.thumbnail((_LONGEST, _LONGEST), Image.Resampling.LANCZOS)
-        picture.save(folder / "train" / f"{number:06}.png", compress_level=1)
-        grey = np.asarray(picture.convert("L").filter(ImageFilter.GaussianBlur(4)))
-        mask = Image.fromarray((grey.astype(int) * _CLASSES // 256).astype(np.uint8))
-        mask.save(folder / "trainannot" / f"{number:06}.png")
-    return folder
+    """A folder as CamVid's, PNGs."""
+    parts = "train", "trainannot"
+    classes = evenly(_CLASSES)
+    return masked(source, work, least, "camvid", parts, classes, _LONGEST, compress_level=1)
 
 
 @functools.cache

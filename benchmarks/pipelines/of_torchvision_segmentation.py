@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageFilter
+from PIL import Image
 from torchvision.datasets import VOCSegmentation
 
 import fastload
-from benchmarks.inputs import photographs
 from benchmarks.pipelines.classes import numbers_of, plain, tiles_of
 from benchmarks.pipelines.fed import fed
+from benchmarks.pipelines.masked import evenly, masked
 from benchmarks.pipelines.originals import module
 from benchmarks.pipelines.pipeline import (
     Judgement,
@@ -40,27 +40,24 @@ the pixels of masks that may."""
 
 
 def voc_of(source: Path, work: Path, least: int) -> Path:
-    """A folder as PASCAL VOC's of the photographs of class folders. The class of a pixel is by how
-    bright the photograph is around it."""
-    found = photographs(source, work, least)
-    folder = work / f"voc-{found.folder.parent.name.rpartition('-')[2]}"
-    voc = folder / "VOCdevkit" / "VOC2012"
-    names = voc / "ImageSets" / "Segmentation" / "train.txt"
-    if names.exists():
-        return folder
-    for part in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
-        (voc / part).mkdir(parents=True, exist_ok=True)
-    links = sorted(found.folder.glob("*/*"))
-    for number, link in enumerate(links):
-        with Image.open(link) as opened:
-            picture = opened.convert("RGB")
-        picture.thumbnail((_LONGEST, _LONGEST), Image.Resampling.LANCZOS)
-        picture.save(voc / "JPEGImages" / f"{number:06}.jpg", quality=92)
-        grey = np.asarray(picture.convert("L").filter(ImageFilter.GaussianBlur(4)))
-        mask = Image.fromarray((grey.astype(int) * _CLASSES // 256).astype(np.uint8), "P")
-        mask.putpalette([value for n in range(256) for value in (n * 53 % 256, n * 97 % 256, n)])
-        mask.save(voc / "SegmentationClass" / f"{number:06}.png")
-    names.write_text("".join(f"{number:06}\n" for number in range(len(links))))
+    """A folder as PASCAL VOC's."""
+    voc = Path("VOCdevkit", "VOC2012")
+    folder = masked(
+        source,
+        work,
+        least,
+        "voc",
+        (str(voc / "JPEGImages"), str(voc / "SegmentationClass")),
+        evenly(_CLASSES),
+        _LONGEST,
+        suffix=".jpg",
+        palette=True,
+        quality=92,
+    )
+    names = folder / voc / "ImageSets" / "Segmentation" / "train.txt"
+    names.parent.mkdir(parents=True, exist_ok=True)
+    masks = sorted((folder / voc / "SegmentationClass").iterdir())
+    names.write_text("".join(f"{mask.stem}\n" for mask in masks))
     return folder
 
 
