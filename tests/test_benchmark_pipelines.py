@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from benchmarks.pipelines.classes import numbers_of, one, seen, tiles_of
 from benchmarks.pipelines.judge import judge, p_of
 from benchmarks.pipelines.objects import Sample
 from benchmarks.pipelines.of_torchvision_segmentation import masks_apart
+from benchmarks.pipelines.originals import packages_of
 from benchmarks.pipelines.picture import draw
 from benchmarks.pipelines.pipeline import Judgement, Pipeline, Setting, Side
 from benchmarks.pipelines.speed import ORIGINAL, OURS, verdicts
@@ -252,3 +256,21 @@ def test_a_clone_that_is_not_there_is_named(tmp_path: Path) -> None:
     row = next(row for row in PIPELINES if row.name == "torchvision_classification")
     with pytest.raises(SystemExit, match=r"presets\.py is not there: clone"):
         row.original.loader(Setting(tmp_path, tmp_path, 1, 0))
+
+
+def test_packages_of_two_repositories_have_the_same_name(tmp_path: Path) -> None:
+    for number, name in enumerate(("first", "second")):
+        package = tmp_path / name / "of_two_repositories"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "one.py").write_text(f"NUMBER = {number}")
+    sys.modules["of_two_repositories"] = before = ModuleType("of_two_repositories")
+    try:
+        for number, name in enumerate(("first", "second")):
+            with packages_of(tmp_path / name, "of_two_repositories"):
+                assert number == import_module("of_two_repositories.one").NUMBER
+            assert "of_two_repositories.one" not in sys.modules
+        assert sys.modules["of_two_repositories"] is before
+        assert str(tmp_path / "second") not in sys.path
+    finally:
+        del sys.modules["of_two_repositories"]

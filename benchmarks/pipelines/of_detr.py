@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import functools
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -16,6 +16,7 @@ import fastload
 from benchmarks.pipelines import objects
 from benchmarks.pipelines.fed import Fed, Numbers
 from benchmarks.pipelines.objects import Sample, centred, coco_of, sizes_of
+from benchmarks.pipelines.originals import packages_of
 from benchmarks.pipelines.pipeline import Judgement, Pipeline, Setting, Side
 from fastload import pipelines
 from fastload.draws import Draws
@@ -24,15 +25,14 @@ from fastload.pipelines.normalised import MEAN, STD
 _FEW, _SEED = 64, 3
 
 
+@functools.cache
 def original(originals: Path) -> tuple[Any, Any]:
     """Its modules of COCO and of batches."""
-    folder = str(originals / "detr")
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    from datasets import coco  # type: ignore[attr-defined]  # its own, not Hugging Face's
-    from util import misc  # type: ignore[import-not-found]
+    with packages_of(originals / "detr", "datasets", "util"):
+        from datasets import coco  # type: ignore[attr-defined]  # its own, not Hugging Face's
+        from util import misc  # type: ignore[import-not-found]
 
-    return coco, misc
+        return coco, misc
 
 
 def dataset(setting: Setting, images: str = "train") -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.pipelines.classes import of_fastload, of_image_folder, several
-from benchmarks.pipelines.originals import module
+from benchmarks.pipelines.originals import module, packages_of
 from benchmarks.pipelines.pipeline import Pipeline, Setting
 from fastload import pipelines
 
@@ -30,10 +30,8 @@ def original(setting: Setting) -> Any:
     absent = {name: mock.MagicMock() for name in _UNUSED}
     with (
         mock.patch.dict(sys.modules, absent),
-        mock.patch.object(sys, "path", [str(folder), *sys.path]),
+        packages_of(folder, "utils", "loader"),
     ):
-        for name in ("utils", "loader"):  # other repositories have files of these names
-            sys.modules.pop(name, None)
         made = module(folder / "main_ibot.py", "main_ibot").DataAugmentationiBOT(*CROPS)
     return setting.sized(made, "size")
 

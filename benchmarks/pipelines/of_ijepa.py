@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-import sys
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
 
 from benchmarks.pipelines.classes import numbers_of, of_fastload, plain, tiles_of
+from benchmarks.pipelines.originals import packages_of
 from benchmarks.pipelines.pipeline import Numbers, Pipeline, Setting, Side, Tile, folder_of_classes
 from fastload import pipelines
 from fastload.pipelines.normalised import MEAN, STD
@@ -29,9 +29,10 @@ PAPER: dict[str, Any] = {
 }
 
 
+@functools.cache
 def modules(originals: Path) -> tuple[Any, Any, Any]:
     """Of its package, which is called `src`."""
-    with mock.patch.object(sys, "path", [str(originals / "ijepa"), *sys.path]):
+    with packages_of(originals / "ijepa", "src"):
         names = "src.transforms", "src.datasets.imagenet1k", "src.masks.multiblock"
         found = tuple(map(importlib.import_module, names))
     return found[0], found[1], found[2]

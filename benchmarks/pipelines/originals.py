@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from unittest import mock
 
 
 def module(file: Path, name: str) -> ModuleType:
@@ -20,3 +23,23 @@ def module(file: Path, name: str) -> ModuleType:
     sys.modules[name] = made
     spec.loader.exec_module(made)
     return made
+
+
+@contextmanager
+def packages_of(folder: Path, *names: str) -> Iterator[None]:
+    """Within it modules of these names are those in `folder`. Several repositories have the same
+    names, such as `utils`; what had them before has them again afterwards."""
+
+    def named() -> dict[str, ModuleType]:
+        return {name: sys.modules[name] for name in sys.modules if name.split(".")[0] in names}
+
+    before = named()
+    for name in before:
+        del sys.modules[name]
+    try:
+        with mock.patch.object(sys, "path", [str(folder), *sys.path]):
+            yield
+    finally:
+        for name in named():
+            del sys.modules[name]
+        sys.modules.update(before)
