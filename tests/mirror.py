@@ -113,6 +113,7 @@ TESTS = {
     "pipelines.of_smp pipelines.of_torchvision_segmentation pipelines.of_yolo pipelines.of_yolov7 "
     "pipelines.of_yolox",
     "test_pipelines_progressive": "pipelines.progressive",
+    "test_pipelines_yolo_tasks": "loader.overlaps recipe.hide_keypoints",
     "test_pipelines_poses": "pipelines.heat_maps pipelines.of_hrnet pipelines.of_vitpose "
     "recipe.top_down sources.by_object",
     "test_pillow_simd": "cli.pillow_simd",

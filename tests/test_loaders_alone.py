@@ -14,6 +14,7 @@ from fastload.errors import ConfigurationError
 from fastload.recipe.boxes_of_masks import BoxesOfMasks
 from fastload.recipe.crop_by_classes import CropByClasses
 from fastload.recipe.crop_with_foreground import CropWithForeground
+from fastload.recipe.hide_keypoints import HideKeypoints
 from fastload.recipe.intensities import ChangedIntensities
 from fastload.recipe.padding_mask import PaddingMask
 from fastload.recipe.size_and_crop import SizeAndCrop
@@ -23,6 +24,7 @@ MADE = (
     CropByClasses(16),
     CropWithForeground(16, shown=16, p=0.5),
     BoxesOfMasks(),
+    HideKeypoints(),
     PaddingMask(),
     SizeAndCrop(),
     fastload.DropObjects(),

@@ -24,6 +24,10 @@ class Around:
 
     min_size: float
     """Objects are dropped whose box has a side of no more than this [pixels]; below 0: none."""
+    min_visibility: float = 0.0
+    """And those of whose box less than this part is left."""
+    max_ratio: float = np.inf
+    """And those whose box is more than so many times as long as it is wide, or the reverse."""
 
     def shapes(self, shapes: Ragged, points: PointMap) -> tuple[Float64Array, BoolArray]:
         """(T, 4) boxes of objects by shapes that masks are drawn from, and (T,) which of them have
@@ -36,7 +40,7 @@ class Around:
         images = shapes.rows_of_values
         rows = np.repeat(images[objects], lengths)
         moved = points.take(rows).points(each, clip=False)
-        return _around(moved, lengths, objects, images, points), runs
+        return _around(moved, lengths, objects, images, points.seen), runs
 
     def outlines(
         self, polygons: Ragged, boxes: npt.NDArray[Any], points: PointMap
@@ -47,8 +51,25 @@ class Around:
         outlines: Ragged = of_objects.values
         corners = outlines.values.astype(np.float64)
         owners, images = of_objects.rows_of_values, polygons.rows_of_values
-        found = _around(corners, outlines.lengths, owners, images, points)
+        found = _around(corners, outlines.lengths, owners, images, points.seen)
         return np.where((of_objects.lengths > 0)[:, None], found, boxes)
+
+    def cut(
+        self, polygons: Ragged, boxes: npt.NDArray[Any], points: PointMap
+    ) -> tuple[npt.NDArray[Any], Ragged]:
+        """What `outlines` gives, where there are projective steps; and the polygons, moved and cut
+        off (`PointMap.outlines`). `polygons`: of the source images."""
+        of_objects = polygons.values
+        outlines: Ragged = of_objects.values
+        owners, images = of_objects.rows_of_values, polygons.rows_of_values
+        corners, offsets, low, high = points.outlines(
+            outlines.values.astype(np.float64), outlines.offsets, images[owners]
+        )
+        boxes_of_each = boxes_of_polygons(corners, offsets, low, high)
+        found = _joined(boxes_of_each, owners, len(boxes))
+        moved = Ragged(corners.astype(np.result_type(outlines.values, np.float32)), offsets)
+        made = Ragged(Ragged(moved, of_objects.offsets), polygons.offsets)
+        return np.where((of_objects.lengths > 0)[:, None], found, boxes), made
 
     def of_masks(
         self, boxes: npt.NDArray[Any], masks: npt.NDArray[np.uint8], runs: BoolArray
@@ -60,10 +81,17 @@ class Around:
             boxes[number] = box_of(mask) if mask.any() else 0
         return boxes
 
-    def kept(self, boxes: npt.NDArray[Any]) -> BoolArray:
-        """(T,): which objects are not dropped."""
+    def kept(self, boxes: npt.NDArray[Any], whole: npt.NDArray[Any] | None = None) -> BoolArray:
+        """(T,): which objects are not dropped. `whole`: the boxes if nothing were cut off, of
+        which a part has to be left."""
         sides = boxes[:, 2:] - boxes[:, :2]
-        return np.asarray((sides > self.min_size).all(axis=1))
+        kept = (sides > self.min_size).all(axis=1)
+        if self.max_ratio < np.inf:
+            kept &= sides.max(axis=1) <= self.max_ratio * sides.min(axis=1)
+        if whole is not None:
+            areas = (whole[:, 2:] - whole[:, :2]).prod(axis=1)
+            kept &= sides.prod(axis=1) >= self.min_visibility * areas
+        return np.asarray(kept)
 
 
 def _around(
@@ -71,7 +99,7 @@ def _around(
     lengths: Int64Array,
     objects: Int64Array,
     images: Int64Array,
-    points: PointMap,
+    seen: tuple[Float64Array, Float64Array],
 ) -> Float64Array:
     """(T, 4) boxes around what is shown of objects, 0 where nothing is.
 
@@ -80,15 +108,21 @@ def _around(
         lengths: of each polygon, how many.
         objects: of each polygon, whose it is.
         images: (T,) of each object, in which image it is.
+        seen: (B, 2) upper left and (B, 2) lower right of what is shown of the images.
     """
-    boxes = np.tile([np.inf, np.inf, -np.inf, -np.inf], (len(images), 1))
     some = lengths > 0
-    if some.any():
-        lengths, objects = lengths[some], objects[some]
-        ends = [end[images[objects]] for end in points.seen]
-        found = boxes_of_polygons(corners, np.append(0, np.cumsum(lengths)), *ends)
-        np.minimum.at(boxes[:, :2], objects, found[:, :2])
-        np.maximum.at(boxes[:, 2:], objects, found[:, 2:])
+    lengths, objects = lengths[some], objects[some]
+    ends = [end[images[objects]] for end in seen]
+    found = boxes_of_polygons(corners, np.append(0, np.cumsum(lengths)), *ends)
+    return _joined(found, objects, len(images))
+
+
+def _joined(found: Float64Array, objects: Int64Array, count: int) -> Float64Array:
+    """(T, 4) boxes around those of the (P,) polygons of each of so many objects; 0 where there is
+    none."""
+    boxes = np.tile([np.inf, np.inf, -np.inf, -np.inf], (count, 1))
+    np.minimum.at(boxes[:, :2], objects, found[:, :2])
+    np.maximum.at(boxes[:, 2:], objects, found[:, 2:])
     return np.where(np.isfinite(boxes).all(axis=1, keepdims=True), boxes, 0.0)
 
 

@@ -58,7 +58,7 @@ class MovedColumns:
         if any(one is not None for one in asked):
             from fastload.backends.around import Around
 
-            self._around = [None if one is None else Around(one) for one in asked]
+            self._around = [None if one is None else Around(*one) for one in asked]
         self._looks: MaskLooks | None = None
         """Chooses crops by masks of classes; None: no operation depends on these."""
         every = (op for plan in recipe.geometries for _, op in plan.all_ops)
@@ -134,9 +134,11 @@ class MovedColumns:
         bad: dict[int, str] = {}
         for view, points in enumerate(maps):
             of_view, kept = move_together(rows, kinds, points)
+            if self._recipe.hides_points:
+                of_view = self._hidden(of_view, rows, kept, points)
             around, runs = self._around[view], None
             if around is not None:
-                of_view, own, runs = self._fitted(around, of_view, points)
+                of_view, own, runs = self._fitted(around, of_view, points, rows, kept)
                 kept = own if kept is None else _also(kept, own)
                 runs = runs.emptied(lost)
             for name, own in of_view.items():
@@ -155,7 +157,8 @@ class MovedColumns:
             if around is not None and runs is not None and runs.values.any():
                 drawn = of_view[self._source.drawn[0]].values
                 boxes = around.of_masks(of_view[self._boxes].values, drawn, runs.values)
-                own = ~runs.values | around.kept(boxes)
+                whole = self._whole(around, rows, kept, points)
+                own = ~runs.values | around.kept(boxes, whole)
                 of_view = self._dropping(of_view, boxes, own)
                 seen = None if seen is None else seen.only(own)
             if self.paster is not None and seen is not None:
@@ -164,23 +167,64 @@ class MovedColumns:
                 columns[self._outputs.names[name][view]] = members.grouped(own)
         return columns, {members.sample(row): why for row, why in bad.items()}
 
+    def _hidden(
+        self,
+        columns: dict[str, Any],
+        rows: dict[str, Any],
+        kept: BoolArray | None,
+        points: PointMap,
+    ) -> dict[str, Any]:
+        """The columns, of whose keypoints those are no longer labelled that are not shown."""
+        from fastload.sources.keypoints import KeyPoints
+
+        made = dict(columns)
+        for name, column in self._source.instances.items():
+            if isinstance(column.kind, KeyPoints):
+                before = _there(rows[name], kept)
+                of_each = points.take(before.rows_of_values)
+                seen = of_each.shown(before.values[..., :2].astype(np.float64))
+                values = column.kind.hidden(columns[name].values, seen, of_each)
+                made[name] = Ragged(values, before.offsets)
+        return made
+
     def _fitted(
-        self, around: Around, columns: dict[str, Any], points: PointMap
+        self,
+        around: Around,
+        columns: dict[str, Any],
+        points: PointMap,
+        rows: dict[str, Any],
+        there: BoolArray | None,
     ) -> tuple[dict[str, Any], BoolArray, Ragged]:
         """The columns with boxes around polygons, without the objects that are dropped for it;
-        which were kept; and of these whether each has run lengths, to be drawn first."""
+        which were kept; and of these whether each has run lengths, to be drawn first. `rows`: of
+        the source, of whose objects only those that are `there` are in the columns."""
+        before = columns[self._boxes]
         if self._source.drawn:
             boxes, runs = around.shapes(columns[self._source.drawn[0]], points)
         else:
-            before = columns[self._boxes].values
-            boxes = around.outlines(columns[self._polygons], before, points)
+            if "warp" in points.steps:
+                given = _there(rows[self._polygons], there)
+                boxes, cut = around.cut(given, before.values, points)
+                columns = {**columns, self._polygons: cut}
+            else:
+                boxes = around.outlines(columns[self._polygons], before.values, points)
             runs = np.zeros(len(boxes), dtype=np.bool_)
-        kept = runs | around.kept(boxes)
+        kept = runs | around.kept(boxes, self._whole(around, rows, there, points))
         return (
             self._dropping(columns, boxes, kept),
             kept,
             Ragged(runs, columns[self._boxes].offsets).only(kept),
         )
+
+    def _whole(
+        self, around: Around, rows: dict[str, Any], kept: BoolArray | None, points: PointMap
+    ) -> npt.NDArray[np.float64] | None:
+        """(T, 4): what the boxes would be that are kept if nothing were cut off; None: it is of no
+        use."""
+        if not around.min_visibility:
+            return None
+        given = _there(rows[self._boxes], kept)
+        return points.take(given.rows_of_values).unclipped(given.values.astype(np.float64))
 
     def _dropping(
         self, columns: dict[str, Any], boxes: npt.NDArray[Any], kept: BoolArray
@@ -201,6 +245,11 @@ class MovedColumns:
         """Join the threads that draw masks. May be called twice."""
         if self._masks is not None:
             self._masks.close()
+
+
+def _there(rows: Ragged, kept: BoolArray | None) -> Ragged:
+    """The objects that are kept; None: all."""
+    return rows if kept is None else rows.only(kept)
 
 
 def _also(kept: BoolArray, own: BoolArray) -> BoolArray:

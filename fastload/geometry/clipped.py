@@ -1,4 +1,4 @@
-"""Boxes around polygons of which a rectangle shows a part."""
+"""Polygons of which a rectangle shows a part: boxes around that part, and polygons cut off."""
 
 from __future__ import annotations
 
@@ -42,6 +42,47 @@ def boxes_of_polygons(
         starts = np.concatenate([[0], np.cumsum(lengths[cut])])
         boxes[cut] = _cut(chosen, starts, low[cut], high[cut])
     return boxes
+
+
+def cut_off(
+    corners: Float64Array, offsets: Int64Array, low: Float64Array, high: Float64Array
+) -> tuple[Float64Array, Int64Array]:
+    """The corners and offsets of polygons of which nothing is outside of a rectangle: a corner is
+    added where a side crosses the line through a side of the rectangle, then all that is outside is
+    moved to the nearest point of it. It covers the part in the rectangle; along the edges of that
+    it may go farther, without an area.
+
+    Args:
+        corners, offsets, low, high: as of `boxes_of_polygons`.
+    """
+    polygon = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    near, far = low[polygon], high[polygon]
+    outside: BoolArray = np.logical_or.reduce((corners < near) | (corners > far), axis=1)
+    if not outside.any():
+        return corners, offsets
+    following = np.arange(1, len(corners) + 1)
+    following[offsets[1:] - 1] = offsets[:-1]
+    step = corners[following] - corners
+    # A side between two corners in the rectangle does not leave it.
+    crossing = outside | outside[following]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        begin, own = corners[crossing], step[crossing]
+        ends = [(end[crossing] - begin) / own for end in (near, far)]
+        at = np.concatenate(ends, axis=1)  # (sides, 4)
+        at = np.where((at > 0) & (at < 1), at, np.inf)
+    at.sort(axis=1)
+    added = np.isfinite(at)
+    counts = np.ones(len(corners), dtype=np.int64)
+    counts[crossing] += added.sum(axis=1)
+    places = np.cumsum(counts) - counts
+    made = np.empty((int(counts.sum()), 2))
+    made[places] = corners
+    sides, number = np.nonzero(added)
+    where = places[crossing][sides] + 1 + number
+    made[where] = begin[sides] + at[added][:, None] * own[sides]
+    lengths = np.add.reduceat(counts, offsets[:-1])
+    of_each = np.repeat(np.arange(len(lengths)), lengths)
+    return np.clip(made, low[of_each], high[of_each]), np.append(0, np.cumsum(lengths))
 
 
 def _cut(

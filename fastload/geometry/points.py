@@ -303,6 +303,65 @@ class PointMap:
                 points = _placed(step, block, points, clip, centres)
         return points
 
+    def by_corners(self) -> PointMap:
+        """This map, in which all points are counted from the corner of the image, as boxes are:
+        what `points(..., centres=True)` gives is what it gives without that."""
+        moved = self._open
+        table = moved.table.copy()
+        for number, step in enumerate(moved.steps):
+            block = table[:, number * POINT_COLUMNS :][:, :POINT_COLUMNS]
+            if step == "move":
+                block[:, _CENTRES] = block[:, _SHIFT]
+            elif step == "warp":
+                block[:, _MATRIX[-1], 1] = 0.0
+        return replace(moved, table=table)
+
+    def shown(self, points: Float64Array) -> BoolArray:
+        """(B, ...) bool: which of the (B, ..., 2) points are in what is shown of the image, after
+        each step; of maps that count from corners."""
+        seen = np.ones(points.shape[:-1], dtype=np.bool_)
+        for step, block in self._blocks:
+            if step in ("move", "warp"):
+                free = _placed(step, block, points, False, False)
+                points = _placed(step, block, points, True, False)
+                seen &= np.asarray((np.abs(free - points) <= _ROUNDING).all(axis=-1))
+        return seen
+
+    def outlines(
+        self, corners: Float64Array, offsets: Int64Array, rows: Int64Array
+    ) -> tuple[Float64Array, Int64Array, Float64Array, Float64Array]:
+        """The corners and offsets of polygons in the outputs, cut off where boxes are clipped
+        before a projective step, so that nothing comes into the picture that had left it; and (P,
+        2) upper left and (P, 2) lower right of what is shown of the image of each in the end.
+
+        Args:
+            corners: (N, 2) x and y of all polygons in the source images, one after the other.
+            offsets: (P + 1,) at which corner those of each polygon begin.
+            rows: (P,) in which image each is.
+        """
+        from fastload.geometry.clipped import cut_off
+
+        unbounded = np.full((len(rows), 2), np.inf)
+        low, high = -unbounded, unbounded
+        for step, block in self._blocks:
+            if step not in ("move", "warp"):
+                continue
+            own = block[rows]
+            if step == "warp":
+                corners, offsets = cut_off(corners, offsets, low, high)
+            of_each = np.repeat(np.arange(len(rows)), np.diff(offsets))
+            corners = _placed(step, own[of_each], corners, False, False)
+            if step == "warp":
+                clips = ~_does_nothing(own)[:, None]
+                low, high = np.where(clips, 0.0, low), np.where(clips, own[:, _SIZE], high)
+            else:
+                ends = [end * own[:, _SCALE] + own[:, _SHIFT] for end in (low, high)]
+                low, high = (
+                    np.clip(end, own[:, _LOW], own[:, _HIGH])
+                    for end in (np.minimum(*ends), np.maximum(*ends))
+                )
+        return corners, offsets, low, high
+
     def boxes(self, boxes: Float64Array) -> Float64Array:
         """(B, ..., 4) float64 boxes (left, top, right, bottom), likewise; clipped to what is shown
         of the image."""
@@ -329,11 +388,21 @@ class PointMap:
 
     def boxes_and_kept_by_numpy(self, boxes: Float64Array) -> tuple[Float64Array, BoolArray]:
         """As `boxes_and_kept`."""
+        return self._boxes_kept_and_whole(boxes)[:2]
+
+    def unclipped(self, boxes: Float64Array) -> Float64Array:
+        """(B, 4): what (B, 4) boxes would be if nothing had been clipped, since a "drop" step that
+        says that it counts from there on."""
+        return self._boxes_kept_and_whole(boxes)[2]
+
+    def _boxes_kept_and_whole(
+        self, boxes: Float64Array
+    ) -> tuple[Float64Array, BoolArray, Float64Array]:
         if boxes.ndim > 2:
             each = math.prod(boxes.shape[1:-1])
             of_each = self.take(np.repeat(np.arange(len(boxes)), each))
-            moved, kept = of_each.boxes_and_kept_by_numpy(boxes.reshape(-1, 4))
-            return moved.reshape(boxes.shape), kept.reshape(boxes.shape[:-1])
+            moved, kept, whole = of_each._boxes_kept_and_whole(boxes.reshape(-1, 4))
+            return moved.reshape(boxes.shape), kept.reshape(boxes.shape[:-1]), whole
         whole = boxes  # as they would be if nothing had been clipped
         kept = np.ones(len(boxes), dtype=np.bool_)
         for step, block in self._blocks:
@@ -344,9 +413,8 @@ class PointMap:
                 boxes = _kept_within(block, boxes)
             elif step in ("move", "warp"):
                 boxes = _box_placed(step, block, boxes, clip=True)
-                if self.drops_boxes:
-                    whole = _box_placed(step, block, whole, clip=False)
-        return boxes, kept
+                whole = _box_placed(step, block, whole, clip=False)
+        return boxes, kept, whole
 
     # The steps
 
@@ -468,6 +536,12 @@ def _matrix_block(
     return block
 
 
+def _does_nothing(block: Float64Array) -> BoolArray:
+    """(B,): which rows of a "warp" change nothing."""
+    matrix = block[:, _MATRIX].reshape(-1, 10)[:, :9]
+    return np.asarray((matrix == np.eye(3).ravel()).all(axis=1))
+
+
 def _placed(
     step: PointStep, block: Float64Array, points: Float64Array, clip: bool, centres: bool
 ) -> Float64Array:
@@ -486,7 +560,7 @@ def _placed(
         across, down = m[0] * x + m[1] * y + m[2], m[3] * x + m[4] * y + m[5]
         moved = np.stack([across / scale - shift, down / scale - shift], axis=-1)
         # A map that changes nothing may not have been made: what comes after it clips, or not.
-        beyond = np.where((matrix[:, :9] == np.eye(3).ravel()).all(axis=1), np.inf, 0.0)[:, None]
+        beyond = np.where(_does_nothing(block), np.inf, 0.0)[:, None]
         low = np.broadcast_to(-beyond, (len(beyond), 2)).reshape(-1, *ones, 2)
         high = (block[:, _SIZE] + beyond).reshape(-1, *ones, 2)
     return np.clip(moved, low, high) if clip else moved

@@ -379,7 +379,7 @@ def _collate(
 
     objects.check(source, config.collate_fn, turned=turned)
     given = config.collate
-    collate = None if given is None else collate_of(given, source, context.outputs)
+    collate = None if given is None else collate_of(given, source, context.outputs, context.recipe)
     objects.check_pairs(recipe, source)
     return collate
 

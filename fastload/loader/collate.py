@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -21,8 +21,9 @@ from fastload.errors import ConfigurationError
 from fastload.host_memory import BufferPool, Zeros
 from fastload.recipe.outputs import SIZES, Outputs
 from fastload.recipe.separate import SeparateProgram
-from fastload.recipe.split import BatchProgram
+from fastload.recipe.split import BatchProgram, SplitRecipe
 from fastload.sources.base import Source
+from fastload.sources.keypoints import is_points
 from fastload.sources.kinds import kind_named
 from fastload.sources.ragged import Ragged
 
@@ -30,7 +31,9 @@ Collate = Callable[[dict[str, Any]], Any]
 """From the columns of a batch, by name: tensors of B rows, and `Ragged` of tensors with B rows."""
 
 
-def collate_of(given: str | Collate, source: Source, outputs: Outputs) -> Collate:
+def collate_of(
+    given: str | Collate, source: Source, outputs: Outputs, recipe: SplitRecipe
+) -> Collate:
     """The function that `collate_fn=` means.
 
     Raises ConfigurationError: there is no form of that name; or the source has not the columns that
@@ -71,8 +74,25 @@ def collate_of(given: str | Collate, source: Source, outputs: Outputs) -> Collat
             "column called 'labels'",
         )
     form: type[_Form] = _FORMS[given]
-    return form(
+    own = form(
         images[0], boxes[0], from_zero=source.classes is not None, crowds=_has_crowds(source)
+    )
+    return _for_task(own, source, recipe) if isinstance(own, UltralyticsForm) else own
+
+
+def _for_task(form: UltralyticsForm, source: Source, recipe: SplitRecipe) -> UltralyticsForm:
+    """The form for the task that the recipe is for."""
+    polygons = [n for n, c in source.instances.items() if c.kind is kind_named("polygons")]
+    around = recipe.around_masks(0) is not None
+    if around and (source.drawn or recipe.geometry.out_size is None):
+        lacks = "masks=True is for other forms; open it without" if source.drawn else ""
+        lacks = lacks or "masks are of one size; add a crop or Letterbox to a (height, width)"
+        raise _refused(source, f"and collate_fn='ultralytics' draws masks of its own: {lacks}")
+    points = [name for name, column in source.instances.items() if is_points(column)]
+    return replace(
+        form,
+        polygons=polygons[0] if around else "",
+        points=points[0] if recipe.hides_points else "",
     )
 
 
@@ -201,6 +221,52 @@ class YoloForm(_Form):
         return images, targets[columns["iscrowd"].values == 0] if self.crowds else targets
 
 
+@dataclass(frozen=True)
+class UltralyticsForm(_Form):
+    """The dict that the trainer of Ultralytics takes, for the task that the transform is for
+    (`fastload.pipelines.yolo`): `img` (B, C, H, W); of all T objects of the batch `batch_idx` (T,)
+    float32, the number of the image, `cls` (T, 1) float32, and `bboxes` (T, 4) float32, centre x
+    and y, width, height in fractions of the image.
+
+    Where boxes are put around polygons (`BoxesOfMasks`), `masks` (B, H / 4, W / 4) uint8, or int32
+    where an image has more than 255 objects: the number of the object that each fourth pixel shows,
+    from 1 in the order of those of the image, 0 for none; the objects of an image are in order of
+    the area of their masks, the largest first, and smaller ones lie above. Where keypoints are
+    hidden (`HideKeypoints`), `keypoints` (T, K, 3) float32, x and y in fractions of the image, and
+    visibility. Crowds (`iscrowd`) are left out.
+    """
+
+    polygons: str = ""
+    points: str = ""
+    """Names of the columns; empty: not of this task."""
+
+    def __call__(self, columns: dict[str, Any]) -> dict[str, torch.Tensor]:
+        images, boxes = columns[self.images], columns[self.boxes]
+        height, width = images.shape[-2:]
+        targets, rows = _centred(boxes, height, width, columns["labels"]), boxes.rows_of_values
+        chosen = np.arange(len(rows))
+        if self.crowds:
+            chosen = np.flatnonzero(np.asarray(columns["iscrowd"].values.cpu()) == 0)
+        batch = {"img": images}
+        if self.polygons:
+            from fastload.loader.overlaps import overlaps
+
+            polygons = columns[self.polygons].map(lambda part: part.cpu().numpy())
+            order, masks = overlaps(polygons, chosen, (height, width))
+            chosen, batch["masks"] = order, torch.from_numpy(masks).to(images.device)
+        moved = len(chosen) < len(rows) or bool(self.polygons)
+        which = torch.from_numpy(chosen).to(targets.device)
+        targets = targets[which] if moved else targets
+        batch |= {"batch_idx": targets[:, 0], "cls": targets[:, 1:2], "bboxes": targets[:, 2:]}
+        if self.points:
+            values = columns[self.points].values
+            points = (values[which] if moved else values).to(torch.float32, copy=True)
+            points[..., 0] /= width
+            points[..., 1] /= height
+            batch["keypoints"] = points
+        return batch
+
+
 _CLASSES = ("labels", "neg_labels", "not_exhaustive_labels")
 """Columns of numbers of classes."""
 
@@ -209,6 +275,7 @@ _FORMS: dict[str, type[_Form]] = {
     "torchvision": TorchvisionForm,
     "detr": DetrForm,
     "yolo": YoloForm,
+    "ultralytics": UltralyticsForm,
 }
 
 

@@ -40,8 +40,8 @@ MOVED_OF_CREATE = (
     }
     | {
         "placement": "order=fastload.NodePlacement(), without shuffle",
-        "collate": "collate_fn='torchvision', 'detr' or 'yolo'; of a function of whole columns "
-        "collate_fn=fastload.CollateColumns(function)",
+        "collate": "collate_fn='torchvision', 'detr', 'yolo' or 'ultralytics'; of a function of "
+        "whole columns collate_fn=fastload.CollateColumns(function)",
     }
 )
 """Those of `create_loader`."""
@@ -341,8 +341,8 @@ def collates_of(given: Any) -> tuple[Callable[[list[Any]], Any] | None, Any]:
     if isinstance(given, str | CollateColumns):
         return None, given if isinstance(given, str) else given.function
     what = (
-        "a function of a list of samples, 'detr', 'torchvision', 'yolo' or a CollateColumns of a "
-        "function of columns"
+        "a function of a list of samples, 'detr', 'torchvision', 'yolo', 'ultralytics' or a "
+        "CollateColumns of a function of columns"
     )
     require("collate_fn", given is None or callable(given), what, given)
     return given, None

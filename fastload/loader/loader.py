@@ -65,7 +65,7 @@ def create_loader(
     pin_memory: bool | None = None,
     sampler: Iterable[int] | None = None,
     collate_fn: Callable[[list[Any]], Any]
-    | Literal["detr", "torchvision", "yolo"]
+    | Literal["detr", "torchvision", "yolo", "ultralytics"]
     | CollateColumns
     | None = None,
     seed: int = 0,
@@ -120,8 +120,9 @@ def create_loader(
         collate_fn: makes a batch from a list of samples. Only a backend that runs Python on single
             samples can call it. Or the form of batches of images with boxes (`docs/detection.md`):
             "torchvision", a list of images and a list of dicts; "detr", images, a mask of padding
-            and a list of dicts; "yolo", images and (T, 6) targets. Or a `CollateColumns` of a
-            function of the columns of a finished batch. None: a list or dict of the columns.
+            and a list of dicts; "yolo", images and (T, 6) targets; "ultralytics", the dict of its
+            trainer. Or a `CollateColumns` of a function of the columns of a finished batch. None: a
+            list or dict of the columns.
         seed: the order and every random choice follow from it.
         shard: this process's rank among those that divide the data: a Shard; or, where groups of
             ranks get the same samples, the ranks that divide them: a DeviceMesh (`mesh["dp"]`), a

@@ -16,7 +16,7 @@ from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.columns import PASCAL_VOC, ColumnOperation, PasteIn
 from fastload.sources.base import Source
 from fastload.sources.by_object import one_each
-from fastload.sources.keypoints import GIVE_PAIRS, unpaired
+from fastload.sources.keypoints import GIVE_PAIRS, is_points, unpaired
 from fastload.sources.kinds import kind_named
 
 
@@ -139,6 +139,8 @@ def check_split(split: SplitRecipe, source: Source, sampler: Any) -> None:
                 "have left, wherever it stands; leave one."
             )
         _check_around_masks(split, source, has_boxes)
+    if split.hides_points:
+        _check_points(source)
     needing = [op for op in looking if op.needs_objects]
     for op in needing:
         if op.of_one_object:
@@ -203,8 +205,8 @@ def _check_around_masks(split: SplitRecipe, source: Source, has_boxes: bool) -> 
     if not has_boxes or not (source.drawn or outlined):
         raise ConfigurationError(
             f"{asks} {source.name} has none, or no boxes (columns: {', '.join(source.columns)}). "
-            "Leave it out (recompute_boxes=False of pipelines.detectron2_lsj), or give both as a "
-            "fastload.Ragged."
+            "Leave it out (recompute_boxes=False of pipelines.detectron2_lsj, another task of "
+            "pipelines.yolo), or give both as a fastload.Ragged."
         )
     if not source.drawn and (without := _without_outline(source, outlined[0])):
         raise ConfigurationError(
@@ -213,11 +215,22 @@ def _check_around_masks(split: SplitRecipe, source: Source, has_boxes: bool) -> 
             "leave it out."
         )
     warps = next((op for op in split.ops if getattr(op, "warps", False)), None)
-    if warps is not None or "warp" in split.steps(0):
+    if source.drawn and (warps is not None or "warp" in split.steps(0)):
         what = "the transform" if warps is None else warps.describe()
         raise ConfigurationError(
-            f"{asks} {what} shows no rectangle of an image, by which polygons could be cut off; "
-            "leave one of the two out."
+            f"{asks} {what} shows no rectangle of an image, by which masks could be cut off; leave "
+            f"masks=True out, with which {source.name} was opened, or one of the two."
+        )
+
+
+def _check_points(source: Source) -> None:
+    """Raise ConfigurationError if keypoints are to be hidden, and there are none of objects."""
+    if not any(is_points(column) for column in source.instances.values()):
+        raise ConfigurationError(
+            f"transform: HideKeypoints is for keypoints of objects, and {source.name} has none in "
+            f"rows of variable length (columns: {', '.join(source.columns)}). In YOLO's data.yaml "
+            "kpt_shape says that there are some; of COCO give person_keypoints_*.json; or leave it "
+            '(task="pose" of pipelines.yolo) out.'
         )
 
 

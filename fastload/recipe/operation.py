@@ -92,9 +92,11 @@ class Operation:
     """Columns that batches get because of it: the name and the kind of each."""
     asks: ClassVar[str] = ""
     """The name of the transform that it is, where it `adds_columns`."""
-    around_masks: float | None = None
-    """Boxes are to be put around masks, and objects dropped whose box then has a side of no more
-    than this [pixels]; below 0: none. None: boxes stay as they are."""
+    around_masks: tuple[float, float, float] | None = None
+    """Boxes are to be put around masks, and objects dropped, as these numbers of
+    `backends.around.Around` say. None: boxes stay as they are."""
+    hides_points: ClassVar[bool] = False
+    """Whether keypoints that leave the picture are to be no longer labelled."""
     takes_several: ClassVar[bool] = False
     """Whether it makes a sample of several images of the source (`fastload.recipe.composite`)."""
     loses_masks: ClassVar[str] = ""

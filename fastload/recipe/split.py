@@ -145,7 +145,12 @@ class SplitRecipe:
         """Whether an operation drops boxes."""
         return any(op.drops_boxes for op in self.ops)
 
-    def around_masks(self, view: int) -> float | None:
+    @property
+    def hides_points(self) -> bool:
+        """Whether an operation does (`Operation.hides_points`)."""
+        return any(op.hides_points for op in self.ops)
+
+    def around_masks(self, view: int) -> tuple[float, float, float] | None:
         """What an operation of a view asks for (`Operation.around_masks`)."""
         every = (op.around_masks for _, op in self.view_steps[view])
         return next((asked for asked in every if asked is not None), None)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fastload.draws import BoolArray
 from fastload.errors import ConfigurationError, SourceError
 from fastload.fingerprint import fingerprint_of
 from fastload.geometry.points import PointMap
@@ -86,14 +87,30 @@ class KeyPoints(Kind):
             )
         if not self.pairs:
             return result
-        order = np.arange(rows.shape[-2])
-        for first, second in self.pairs:
-            order[[first, second]] = second, first
-        mirrored = points.mirrored
-        result[mirrored] = result[mirrored][..., order, :]
+        self._exchange(result, points)
         if rows.shape[-1] == 3:
             result[result[..., 2] == 0] = 0
         return result
+
+    def hidden(self, moved: AnyArray, seen: BoolArray, points: PointMap) -> AnyArray:
+        """(N, K, 3): what `transform` gives, of which points are (0, 0, 0) that are not `seen`, (N,
+        K) of the points in their order before; those without visibility get 1."""
+        seen = seen[..., None].copy()
+        if self.pairs:
+            self._exchange(seen, points)
+        shape = (*moved.shape[:-1], 1)
+        labelled = moved[..., 2:] if moved.shape[-1] == 3 else np.ones(shape, moved.dtype)
+        result = np.concatenate([moved[..., :2], labelled * seen], axis=-1)
+        result[result[..., 2] == 0] = 0
+        return result
+
+    def _exchange(self, rows: AnyArray, points: PointMap) -> None:
+        """Let left and right of (N, K, ...) change places where a picture is mirrored."""
+        order = np.arange(rows.shape[-2])
+        for first, second in self.pairs or ():
+            order[[first, second]] = second, first
+        mirrored = points.mirrored
+        rows[mirrored] = rows[mirrored][..., order, :]
 
 
 @functools.cache
