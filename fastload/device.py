@@ -108,7 +108,7 @@ class DeviceStage:
         self._programs = programs
         self._host_programs, self._owned = host_programs, owned
         self._colour: HostColour | None = None
-        if host_programs:
+        if host_programs or any(op.has_float_steps for each in programs for _, op in each.ops):
             from fastload.recipe.by_core import by_core
 
             self._colour, self._programs = by_core(programs, device)
@@ -280,7 +280,7 @@ class DeviceStage:
         parts = self._parts_of(host)
         if not parts.finished:
             parts = replace(parts, columns=self._with_objects(parts.columns))
-            if self._colour is not None:
+            if self._host_programs and self._colour is not None:
                 parts = replace(parts, columns=self._recoloured(parts.columns, draws, self._colour))
         # An array in a batch that the user's code has made is what the trainer wants.
         ours = not parts.finished

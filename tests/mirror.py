@@ -70,6 +70,7 @@ TESTS = {
     "test_exif": "exif",
     "test_feed": "loader.feed",
     "test_files": "files",
+    "test_floats_by_core": "recipe.floats_by_core render.floats",
     "test_following": "loader.following",
     "test_foreign_batches": "backends.objects backends.streamed",
     "test_from_dataloader": "loader.changes loader.from_dataloader loader.served",

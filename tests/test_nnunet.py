@@ -298,7 +298,9 @@ def test_images_are_mirrored_with_their_masks() -> None:
     masks = np.stack([a_mask((60, 70), n) for n in range(4)]).repeat(16, axis=0)
     arrays = {"image": masks, "mask": masks}
     nothing = mock.patch.object(intensities, "PROBABILITIES", (0.0,) * 7)
-    nowhere = mock.patch.object(TurnAndScale, "matrices", return_value=(None, np.zeros(64, bool)))
+    nowhere = mock.patch.object(
+        TurnAndScale, "matrices", return_value=(np.zeros((64, 2, 2)), np.zeros(64, bool))
+    )
     crops = []
     with nowhere, nothing:
         for axes in ((0, 1), ()):

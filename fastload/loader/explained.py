@@ -37,6 +37,10 @@ def explained(
         alone = collate == repr("torchvision") and workload.device.type == "cpu"
         how = "each image in its own size" if alone else "images padded to the largest of a batch"
         rows["delivered"] += f", {how}"
+    if workload.device.type == "cpu" and any(op.has_float_steps for op in split.ops):
+        from fastload.recipe.floats_by_core import explained_floats
+
+        rows["floats"] = explained_floats(split.programs)
     if workload.device.type == "cuda":
         rows["kernels"] = fused.explained(workload.device)
     return rows

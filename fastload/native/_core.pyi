@@ -2,6 +2,7 @@
 fastload.native.pool."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -322,6 +323,30 @@ class Pool:
         here: bool = False,
     ) -> Ticket: ...
     def normals(self, keys: UInt64s, out: Singles, here: bool = False) -> Ticket: ...
+    def change_floats(
+        self,
+        images: Bytes | Singles,
+        out: Singles,
+        channels_last: bool,
+        scale: Singles | None,
+        offset: Singles | None,
+        matrices: Doubles | None,
+        turned: Bools | None,
+        kinds: Int32s,
+        applies: Bools,
+        numbers: Singles,
+        keys: UInt64s,
+        mirrors: Bools | None,
+        here: bool = False,
+    ) -> Ticket: ...
+    def turn_masks(
+        self,
+        masks: npt.NDArray[Any],
+        out: npt.NDArray[Any],
+        matrices: Doubles,
+        turned: Bools,
+        here: bool = False,
+    ) -> Ticket: ...
     def recompress(
         self, images: Bytes, qualities: Int32s, blue_first: bool, here: bool = False
     ) -> Ticket: ...

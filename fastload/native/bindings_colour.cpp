@@ -6,6 +6,7 @@
 
 #include "bindings.hpp"
 #include "clahe.hpp"
+#include "floats.hpp"
 #include "noise.hpp"
 
 namespace fastload {
@@ -161,6 +162,123 @@ std::unique_ptr<Ticket> convert(Pool& pool, Rows images, Input<float, 1> scale,
     return submit(pool, convert_job(given, table, fused), kept(images, out), here);
 }
 
+// Pixels of any strides.
+template <typename T>
+using Pixels = nb::ndarray<const T, nb::ndim<4>, nb::device::cpu>;
+
+// A size whose pixels can be counted in 31 bits.
+Size counted_size(size_t height, size_t width) {
+    require(height > 0 && width > 0 && height <= INT32_MAX / width,
+            "images of 1 to 2,147,483,647 pixels are needed");
+    return size_in(height, width);
+}
+
+TurnTable turn_table(const Optional<double, 3>& matrices, const Optional<bool, 1>& rows,
+                     size_t count) {
+    require(matrices.has_value() == rows.has_value(), "matrices and rows go together");
+    require(!matrices || (matrices->shape(0) == count && matrices->shape(1) == 2 &&
+                          matrices->shape(2) == 2 && rows->size() == count),
+            "matrices (B, 2, 2), rows (B,) are needed");
+    return {data_of(matrices), data_of(rows)};
+}
+
+// Throws ValueError for numbers of a step by which a loop would leave the plane.
+void check_float_steps(const FloatTable& table, const FloatImages& images) {
+    const size_t channels = static_cast<size_t>(images.channels);
+    for (int step = 0; step < table.steps; ++step) {
+        require(table.kinds[step] >= 0 && table.kinds[step] < kFloatKinds, "kinds: unknown");
+        const auto kind = static_cast<FloatKind>(table.kinds[step]);
+        const Size size = images.out_size;
+        require(kind != FloatKind::blur || std::min(size.height, size.width) > kBlurTaps / 2,
+                "images must be larger than half of the taps");
+        if (kind != FloatKind::low_resolution) continue;
+        for (int row = 0; row < images.count; ++row) {
+            const size_t first = (static_cast<size_t>(row) * static_cast<size_t>(table.steps) +
+                                  static_cast<size_t>(step)) *
+                                 channels;
+            for (size_t at = first; at < first + channels; ++at) {
+                const float* const n = table.numbers + at * kFloatNumbers;
+                require(!table.applies[at] ||
+                            (n[0] >= 1.0f && n[0] <= static_cast<float>(size.height) &&
+                             n[1] >= 1.0f && n[1] <= static_cast<float>(size.width)),
+                        "low_resolution: from one pixel to those of the side are needed");
+            }
+        }
+    }
+}
+
+template <typename T>
+std::unique_ptr<Ticket> change_floats(Pool& pool, Pixels<T> images, Array<float, 4> out,
+                                      bool channels_last, Optional<float, 1> scale,
+                                      Optional<float, 1> offset, Optional<double, 3> matrices,
+                                      Optional<bool, 1> turned, Input<int32_t, 1> kinds,
+                                      Input<bool, 3> applies, Input<float, 4> numbers,
+                                      Input<uint64_t, 2> keys, Optional<bool, 2> mirrors,
+                                      bool here) {
+    const size_t count = images.shape(0), channels = images.shape(1), steps = kinds.size();
+    const size_t axes[3] = {channels_last ? 3u : 1u, channels_last ? 1u : 2u,
+                            channels_last ? 2u : 3u};
+    require(out.shape(0) == count && out.shape(axes[0]) == channels && channels > 0,
+            "out: as many images and channels are needed");
+    FloatImages given;
+    if constexpr (sizeof(T) == 1) {
+        given.bytes = images.data();
+        require(scale && offset && scale->size() == channels && offset->size() == channels,
+                "scale (C,), offset (C,) are needed");
+    } else {
+        given.floats = images.data();
+    }
+    given.count = static_cast<int>(count);
+    given.size = counted_size(images.shape(2), images.shape(3));
+    given.channels = static_cast<int>(channels);
+    given.image_step = images.stride(0);
+    given.channel_step = images.stride(1);
+    given.row_step = images.stride(2);
+    given.pixel_step = images.stride(3);
+    given.out = out.data();
+    given.out_size = counted_size(out.shape(axes[1]), out.shape(axes[2]));
+    given.channels_last = channels_last;
+    require(given.out_size.height <= given.size.height && given.out_size.width <= given.size.width,
+            "out: at most the size of the images is needed");
+    require(applies.shape(0) == count && applies.shape(1) == steps && applies.shape(2) == channels,
+            "applies (B, S, C) is needed");
+    require(numbers.shape(0) == count && numbers.shape(1) == steps &&
+                numbers.shape(2) == channels && numbers.shape(3) == kFloatNumbers,
+            "numbers (B, S, C, 14) are needed");
+    require(keys.shape(0) == count && keys.shape(1) == steps, "keys (B, S) are needed");
+    require(!mirrors || (mirrors->shape(0) == count && mirrors->shape(1) == 2),
+            "mirrors (B, 2) are needed");
+    FloatTable table;
+    table.scale = data_of(scale);
+    table.offset = data_of(offset);
+    table.turn = turn_table(matrices, turned, count);
+    table.steps = static_cast<int>(steps);
+    table.kinds = kinds.data();
+    table.applies = applies.data();
+    table.numbers = numbers.data();
+    table.keys = keys.data();
+    table.mirrors = data_of(mirrors);
+    check_float_steps(table, given);
+    return submit(
+        pool, floats_job(given, table),
+        kept(images, out, scale, offset, matrices, turned, kinds, applies, numbers, keys, mirrors),
+        here);
+}
+
+template <typename T>
+std::unique_ptr<Ticket> turn_masks(Pool& pool, Input<T, 3> masks, Array<T, 3> out,
+                                   Input<double, 3> matrices, Input<bool, 1> turned, bool here) {
+    const size_t count = masks.shape(0);
+    require(out.shape(0) == count, "out: as many masks are needed");
+    const ClassMasks<T> given = {masks.data(), static_cast<int>(count),
+                                 counted_size(masks.shape(1), masks.shape(2)), out.data(),
+                                 counted_size(out.shape(1), out.shape(2))};
+    require(given.out_size.height <= given.size.height && given.out_size.width <= given.size.width,
+            "out: at most the size of the masks is needed");
+    return submit(pool, turn_masks_job(given, turn_table(matrices, turned, count)),
+                  kept(masks, out, matrices, turned), here);
+}
+
 std::unique_ptr<Ticket> recompress(Pool& pool, Array<uint8_t, 4> images,
                                    Input<int32_t, 1> qualities, bool blue_first, bool here) {
     require(qualities.size() == images.shape(0), "qualities (B,) are needed");
@@ -187,6 +305,16 @@ void bind_colour(nb::class_<Pool>& pool) {
              "clips"_a, "shared"_a, "here"_a = false)
         .def("normals", &make_normals, "keys"_a, "out"_a, "here"_a = false)
         .def("convert", &convert, "images"_a, "scale"_a, "offset"_a, "out"_a, "fused"_a,
+             "here"_a = false)
+        .def("change_floats", &change_floats<uint8_t>, "images"_a, "out"_a, "channels_last"_a,
+             "scale"_a.none(), "offset"_a.none(), "matrices"_a.none(), "turned"_a.none(), "kinds"_a,
+             "applies"_a, "numbers"_a, "keys"_a, "mirrors"_a.none(), "here"_a = false)
+        .def("change_floats", &change_floats<float>, "images"_a, "out"_a, "channels_last"_a,
+             "scale"_a.none(), "offset"_a.none(), "matrices"_a.none(), "turned"_a.none(), "kinds"_a,
+             "applies"_a, "numbers"_a, "keys"_a, "mirrors"_a.none(), "here"_a = false)
+        .def("turn_masks", &turn_masks<uint8_t>, "masks"_a, "out"_a, "matrices"_a, "turned"_a,
+             "here"_a = false)
+        .def("turn_masks", &turn_masks<uint16_t>, "masks"_a, "out"_a, "matrices"_a, "turned"_a,
              "here"_a = false)
         .def("recompress", &recompress, "images"_a, "qualities"_a, "blue_first"_a,
              "here"_a = false);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "colour.hpp"
+#include "floats.hpp"
 #include "noise.hpp"
 
 namespace fastload {
@@ -38,6 +39,13 @@ struct ColourLoops {
     // The first `count` normal numbers of a key. These and the noise are the same for all
     // instruction sets, with and without fused multiply-add.
     void (*normals)(uint64_t key, size_t count, float* out);
+    // Makes image `row`. `memory`: `floats_needed`.
+    void (*change_floats)(const FloatImages& images, const FloatTable& table, int row,
+                          float* memory);
+    // A mask turned by a matrix of a TurnTable, of 8 and of 16 bits.
+    void (*turn_mask)(const uint8_t* mask, Size in, uint8_t* out, Size out_size, const double* m);
+    void (*turn_wide_mask)(const uint16_t* mask, Size in, uint16_t* out, Size out_size,
+                           const double* m);
 };
 
 // The loops that this processor runs, the fastest first: those with fused multiply-add, or those

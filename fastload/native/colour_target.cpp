@@ -5,8 +5,11 @@
 #include "neighbours.inl.hpp"
 #include "noise.inl.hpp"
 
+#include "floats.inl.hpp"
+
 namespace fastload {
 
-const ColourLoops FASTLOAD_COLOUR = {recolour, blur, convolve, median, add_noise, convert, normals};
+const ColourLoops FASTLOAD_COLOUR = {recolour, blur,    convolve,      median,    add_noise,
+                                     convert,  normals, change_floats, turn_mask, turn_mask};
 
 }  // namespace fastload

@@ -545,6 +545,57 @@ class NativePool:
         """Fill (B, N) `out` with the first normal numbers of each of (B,) keys."""
         return Pending(self._pool.normals(keys, out, here))
 
+    def change_floats(
+        self,
+        images: npt.NDArray[np.uint8] | npt.NDArray[np.float32],
+        out: npt.NDArray[np.float32],
+        *,
+        channels_last: bool = False,
+        scale: npt.NDArray[np.float32] | None = None,
+        offset: npt.NDArray[np.float32] | None = None,
+        matrices: npt.NDArray[np.float64] | None = None,
+        turned: npt.NDArray[np.bool_] | None = None,
+        kinds: npt.NDArray[np.int32],
+        applies: npt.NDArray[np.bool_],
+        numbers: npt.NDArray[np.float32],
+        keys: npt.NDArray[np.uint64],
+        mirrors: npt.NDArray[np.bool_] | None = None,
+        here: bool = False,
+    ) -> Pending:
+        """What becomes of (B, C, H, W) images of any strides, into (B, C, h, w) `out`, or (B, h, w,
+        C) with `channels_last`: `fastload.render.host_colour.HostColour.change_floats` and
+        `fastload.render.floats.FloatSteps` have the rest."""
+        return Pending(
+            self._pool.change_floats(
+                images,
+                out,
+                channels_last,
+                scale,
+                offset,
+                matrices,
+                turned,
+                kinds,
+                applies,
+                numbers,
+                keys,
+                mirrors,
+                here,
+            )
+        )
+
+    def turn_masks(
+        self,
+        masks: npt.NDArray[Any],
+        out: npt.NDArray[Any],
+        matrices: npt.NDArray[np.float64],
+        turned: npt.NDArray[np.bool_],
+        *,
+        here: bool = False,
+    ) -> Pending:
+        """(B, H, W) masks of classes, uint8 or uint16, into (B, h, w) `out`, turned as images
+        are."""
+        return Pending(self._pool.turn_masks(masks, out, matrices, turned, here))
+
     def recompress(
         self,
         images: npt.NDArray[np.uint8],

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 
+from fastload import native
 from fastload.draws import Draws
-from fastload.recipe.operation import Operation, PixelOperation
-from fastload.recipe.split import BatchProgram
+from fastload.recipe.operation import Operation, PixelOperation, Size
+from fastload.recipe.split import BatchProgram, Empty, Step
 from fastload.render.host_colour import HostColour
+from fastload.sources.kinds import PixelKind
 
 
 def by_core(
     programs: Sequence[BatchProgram], device: torch.device
-) -> tuple[HostColour, Sequence[BatchProgram]]:
+) -> tuple[HostColour | None, Sequence[BatchProgram]]:
     """The core's threads, and the programs of batches on a device, which follow those that
     `SplitRecipe.with_colour_on_host` has split off. Where the device is the CPU, operations of
     colour that come after others, such as a warp, are done by the core as well: in one thread that
     takes 3% of the time of torch's operations for `HueSaturationValue` and 15% for blurs, and the
-    bits are the same."""
+    bits are the same. So are operations on floats that have steps (`floats_by_core`), whose pixels
+    are those of torch within 2e-6 of their range. None where the core is not built: the programs
+    are as they were."""
+    if not native.available():
+        return None, programs
     colour = HostColour()
     if device.type != "cpu":
         return colour, programs
     return colour, [
         ProgramByCore(one.ops, colour)
-        if type(one) is BatchProgram and any(op.has_steps for _, op in one.ops)
+        if type(one) is BatchProgram
+        and any(op.has_steps or op.has_float_steps for _, op in one.ops)
         else one
         for one in programs
     ]
@@ -45,12 +52,46 @@ class ProgramByCore(BatchProgram):
     work on an image. Of 320 pixels these are 5 images: albumentations' noise, Perspective and
     colour with masks take 4.9 ms of processor time an image in place of 7.3; more change little."""
 
-    def _run(self, *arguments: Any) -> torch.Tensor:
+    def _in_pieces(
+        self,
+        pixels: dict[str, torch.Tensor],
+        kinds: Mapping[str, PixelKind],
+        draws: Draws,
+        empty: Empty | None,
+        mixing: Operation | None,
+        dtype: torch.dtype | None,
+    ) -> dict[str, torch.Tensor]:
+        if not any(op.has_float_steps for _, op in self.ops):
+            return super()._in_pieces(pixels, kinds, draws, empty, mixing, dtype)
+        # The core works on one sample after the other, in as many threads as there are.
+        return {
+            name: self._run(
+                tensor,
+                kinds[name],
+                draws,
+                mixing,
+                dtype,
+                self._memory_for(tensor, empty) if kinds[name].coloured else None,
+            )
+            for name, tensor in pixels.items()
+        }
+
+    def _memory_for(self, images: torch.Tensor, empty: Empty | None) -> torch.Tensor | None:
+        """Memory for what becomes of images; None: their size is not known."""
+        size: Size | None = (images.shape[2], images.shape[3])
+        for _, op in self.ops:
+            size = op.size_after(size)
+        if size is None:
+            return None
+        shape = (*images.shape[:2], *size)
+        return torch.empty(shape) if empty is None else empty(shape, torch.float32)
+
+    def _passes(self, dtype: torch.dtype) -> Iterator[Step]:
+        from fastload.recipe.floats_by_core import in_passes
+
         assert self.colour is not None
-        ops = tuple(
-            (stream, _ByCore(op, self.colour) if op.has_steps else op) for stream, op in self.ops
-        )
-        return BatchProgram(ops)._run(*arguments)
+        for stream, op in in_passes(super()._passes(dtype), self.colour):
+            yield stream, _ByCore(op, self.colour) if op.has_steps else op
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,9 @@ class Operation:
     has_steps: ClassVar[bool] = False
     """Whether `colour_steps` says what it does to uint8 images of 1 or 3 channels. One kernel on a
     GPU, or the native core, then does it."""
+    has_float_steps: ClassVar[bool] = False
+    """Whether the native core does it to float32 images in host memory
+    (`fastload.recipe.floats_by_core`)."""
     of_any_channels: ClassVar[bool] = False
     """Whether these steps are of images of any number of channels."""
     of_bytes: ClassVar[bool] = False

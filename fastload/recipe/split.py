@@ -373,7 +373,7 @@ class BatchProgram:
             last.append((0, mixing))
         if kind.coloured and dtype is not None:
             last.append((0, ToDtype(dtype, scale=False)))
-        for stream, op in BatchProgram((*self.ops, *last))._passes(tensor.dtype):
+        for stream, op in replace(self, ops=(*self.ops, *last))._passes(tensor.dtype):
             if kind.coloured:
                 op.check_dtype(tensor.dtype)
             tensor = kind.apply(op if out is None else op.into(out), tensor, draws, stream)

@@ -71,6 +71,7 @@ class TurnAndScale(Operation):
     """See `TurnedAndScaled`."""
 
     transforms = (TurnedAndScaled,)
+    has_float_steps = True
 
     size: Size
     p_rotation: float
@@ -120,6 +121,7 @@ class TurnAndScale(Operation):
         made, places = self._middle(images).clone(), self._places(images, draws, stream)
         if places is not None:
             rows, grid = places
+            grid = grid.to(images.dtype)
             made[rows] = functional.grid_sample(images[rows], grid, align_corners=False)
         return made
 

@@ -4,6 +4,7 @@ that torch's operations give on this processor."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,9 @@ from fastload.render.steps import (
     Steps,
 )
 
+if TYPE_CHECKING:
+    from fastload.render.floats import FloatSteps
+
 
 class HostColour:
     """Threads that do steps of colour, started by the first batch."""
@@ -39,8 +43,7 @@ class HostColour:
         if not images.size:
             return
         for part in steps:
-            if failures := self._submitted(images, part).wait():  # nothing else can go wrong
-                raise MemoryError(f"colour on the host: {failures[0].message}")
+            self._wait(self._submitted(images, part))
 
     def _submitted(self, images: npt.NDArray[np.uint8], part: Steps) -> Pending:
         if isinstance(part, NoiseSteps):
@@ -79,6 +82,62 @@ class HostColour:
             fill=fill,
             fused=fuses(),
         )
+
+    def change_floats(
+        self,
+        images: torch.Tensor,
+        out: torch.Tensor,
+        *,
+        conversion: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None,
+        turn: tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]] | None,
+        steps: FloatSteps,
+        mirrors: npt.NDArray[np.bool_],
+    ) -> None:
+        """What becomes of (B, C, H, W) uint8 or float32 images, into (B, C, h, w) float32 `out`, in
+        either memory format: bytes are converted, samples turned about the centre or its middle
+        taken, their planes go through the steps, and they are mirrored.
+
+        Args:
+            conversion: (C,) numbers that bytes are multiplied by, and (C,) that are added then.
+            turn: (B, 2, 2) matrices from places about the centre, down and right, to those in the
+                image, and (B,) which samples are turned.
+            mirrors: (B, 2): upside down, left and right.
+        """
+        scale, offset = (None, None) if conversion is None else conversion
+        last = not out.is_contiguous()
+        self._wait(
+            self._pool.change_floats(
+                images.numpy(),
+                (out.permute(0, 2, 3, 1) if last else out).numpy(),
+                channels_last=last,
+                scale=scale,
+                offset=offset,
+                matrices=None if turn is None else turn[0],
+                turned=None if turn is None else turn[1],
+                kinds=steps.kinds,
+                applies=steps.applies,
+                numbers=steps.numbers,
+                keys=steps.keys,
+                mirrors=mirrors,
+            )
+        )
+
+    def turn_masks(
+        self,
+        masks: torch.Tensor,
+        size: tuple[int, int],
+        turn: tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]],
+    ) -> torch.Tensor:
+        """(B, 1, h, w) of (B, 1, H, W) masks of classes, uint8 or uint16: `turn` as of
+        `change_floats`; of the places of a turned pixel that class is taken that has most of it."""
+        out = torch.empty((len(masks), 1, *size), dtype=masks.dtype)
+        given = masks[:, 0].contiguous().numpy()
+        self._wait(self._pool.turn_masks(given, out[:, 0].numpy(), *turn))
+        return out
+
+    def _wait(self, pending: Pending) -> None:
+        if failures := pending.wait():  # nothing else can go wrong
+            raise MemoryError(f"colour on the host: {failures[0].message}")
 
     def close(self) -> None:
         """End the threads; a later batch starts them again."""
