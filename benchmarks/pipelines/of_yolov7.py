@@ -41,6 +41,20 @@ _MOSAIC, _AFFINE, _MIXUP, _HSV, _UP, _LEFT = 0, 3, 5, 7, 8, 9
 """Streams of our random numbers: the places of the operations."""
 
 
+def own_folder(source: Path, work: Path, least: int) -> Path:
+    """That of `yolo_of`, by links. Both originals keep what they have read of labels in
+    `labels/train.cache`, and neither reads what the other wrote."""
+    yolo = yolo_of(source, work, least)
+    folder = yolo.with_name(yolo.name.replace("yolo", "yolov7"))
+    for part in ("images", "labels"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+        if not (folder / part / "train").exists():
+            (folder / part / "train").symlink_to((yolo / part / "train").resolve())
+    if not (folder / "data.yaml").exists():
+        (folder / "data.yaml").symlink_to((yolo / "data.yaml").resolve())
+    return folder
+
+
 def theirs(setting: Setting, *, mosaic: float = 1.0) -> Any:
     """Its loader, by the hyper-parameters of its file."""
     root = str(setting.originals / "yolov7")
@@ -148,7 +162,7 @@ def chosen(weight: float) -> Iterator[None]:
 def exact_of(yolo: Path) -> Path:
     """The same objects on images that are padded by even numbers of pixels: of others, alone, the
     original's boxes are half a pixel away from the picture."""
-    coco = exact(yolo.with_name(yolo.name.replace("yolo", "coco")))
+    coco = exact(yolo.with_name(yolo.name.replace("yolov7", "coco")))
     folder = coco.with_name(coco.name.replace("coco", "yolo"))
     return folder if folder.exists() else as_yolo(coco, folder, objects.CLASSES)
 
@@ -185,7 +199,7 @@ PIPELINES = (
         batch_size=16,
         bar=4.0,
         same=same,
-        data=yolo_of,
+        data=own_folder,
     ),
     Pipeline(
         "yolov7, mosaic=0",
@@ -195,6 +209,6 @@ PIPELINES = (
         batch_size=16,
         bar=None,
         same=partial(same, mosaic=0.0),
-        data=yolo_of,
+        data=own_folder,
     ),
 )
