@@ -5,9 +5,9 @@
 #include <cstring>
 #include <vector>
 
-#include <isa-l/crc.h>
 #include <isa-l/igzip_lib.h>
 
+#include "checksum.hpp"
 #include "decoder.hpp"
 #include "kernels.hpp"
 
@@ -203,7 +203,7 @@ bool parse(const uint8_t* data, size_t size, PngInfo& info) {
 // Whether the CRC-32 of the name and contents of a chunk is right.
 bool is_sound(const uint8_t* chunk) {
     const size_t size = u32(chunk);
-    return crc32_gzip_refl(0, chunk + 4, size + 4) == u32(chunk + 8 + size);
+    return crc32(chunk + 4, size + 4) == u32(chunk + 8 + size);
 }
 
 // Whether the checksums of the chunks that pixels need are right.

@@ -451,11 +451,10 @@ class Looked:
         """All ranges, for the native core; those missing from the tier are fetched, and kept there.
         Raises OSError as `read`."""
         memory: list[Data | None] = [None] * len(self.rows)
+        here = self.here & self.digests.any(axis=1)
         if self.taken is not None:
             memory = [*self.taken(self.rows)]
-        here = self.here & self.digests.any(axis=1)
-        for row, data in enumerate(memory):
-            here[row] |= data is not None
+            here |= np.array([data is not None for data in memory], np.bool_)
         missing = np.flatnonzero(~here)
         if len(missing):
             for row, data in zip(missing.tolist(), self._fetched(missing), strict=True):
