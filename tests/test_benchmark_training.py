@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from benchmarks.pipelines.training import (
@@ -116,10 +117,18 @@ def test_shapes_are_where_their_rows_say(tmp_path: Path) -> None:
 
 def test_batches_have_the_form_of_the_originals(tmp_path: Path) -> None:
     folder = shapes(tmp_path, 6)
-    with feeding(folder, 4, OURS, 0) as loader:
+    with feeding(folder, 4, OURS, 0) as loader, feeding(folder, 4, OURS, 0) as same:
         batches = Batches(loader, None)
         assert len(batches) == 2
         found = list(batches)
+        wrong = list(Batches(same, None, misplaced=True))
+    for batch, other in zip(found, wrong, strict=True):
+        count = len(batch["img"])
+        for image in range(count):
+            own = batch["bboxes"][batch["batch_idx"] == image]
+            moved = other["bboxes"][other["batch_idx"] == (image + 1) % count]
+            assert torch.equal(own, moved)
+        assert (other["batch_idx"].diff() >= 0).all()
     assert [batch["img"].shape for batch in found] == [(4, 3, 160, 160), (2, 3, 160, 160)]
     for batch in found:
         count = len(batch["cls"])

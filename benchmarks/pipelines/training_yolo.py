@@ -15,10 +15,14 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 import fastload
+from benchmarks.pipelines import training as trainings
 from benchmarks.pipelines.training import ORIGINAL, WRONG, Train
 from fastload import pipelines
 
 SIZE = 160
+MISPLACED = "misplaced"
+"""Wrong on purpose as well: each image of a batch has the boxes of the one before it."""
+SIDES = *trainings.SIDES, MISPLACED
 _KINDS = ("box", "disc", "triangle")
 
 
@@ -68,10 +72,10 @@ def _shapes(draw: random.Random, picture: Image.Image) -> Iterator[str]:
 
 class Batches:
     """Ours, in the form of its own, a dict for each batch; what else its trainer asks of a loader,
-    its own answers."""
+    its own answers. `misplaced`: see `MISPLACED`."""
 
-    def __init__(self, loader: fastload.Loader, own: Any) -> None:
-        self.loader, self.own = loader, own
+    def __init__(self, loader: fastload.Loader, own: Any, *, misplaced: bool = False) -> None:
+        self.loader, self.own, self.misplaced = loader, own, misplaced
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.own, name)
@@ -81,6 +85,9 @@ class Batches:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for images, targets in self.loader:
+            if self.misplaced:
+                targets[:, 0] = (targets[:, 0] + 1) % len(images)
+                targets = targets[targets[:, 0].argsort(stable=True)]  # as its loss needs them
             yield {
                 "img": images,
                 "batch_idx": targets[:, 0],
@@ -124,7 +131,8 @@ def training(work: Path, images: int, epochs: int, batch: int) -> Train:
                 own = super().get_dataloader(dataset_path, batch_size, rank, mode)
                 if mode != "train" or side == ORIGINAL:
                     return own
-                return Batches(feeding(data, batch_size, side, seed), own)
+                loader = feeding(data, batch_size, side, seed)
+                return Batches(loader, own, misplaced=side == MISPLACED)
 
         losses: list[float] = []
         trainer = Trainer(
