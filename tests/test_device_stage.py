@@ -1043,3 +1043,24 @@ def test_huge_pages_are_asked_of_linux(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
     assert not host_memory.has_huge_pages(str(setting)), "this Python cannot ask for them"
     host_memory.has_huge_pages.cache_clear()
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
+def test_some_samples_of_a_batch_keep_its_memory_format(dtype: torch.dtype, last: bool) -> None:
+    images = torch.arange(5 * 3 * 4 * 6).reshape(5, 3, 4, 6).to(dtype)
+    if last:
+        images = images.contiguous(memory_format=torch.channels_last)
+    before, rows = images.clone(), np.array([4, 1])
+    some = transfer.taken(images, rows)
+    assert torch.equal(some, images[[4, 1]])
+    assert some.stride() == images.stride()
+    for changed in (some + 1, (some + 1).contiguous()):
+        made = transfer.replaced(images, rows, changed)
+        assert torch.equal(made[[4, 1]], some + 1)
+        assert torch.equal(made[[0, 2, 3]], before[[0, 2, 3]])
+        assert torch.equal(images, before)
+    masks = images[:, 0]
+    assert torch.equal(
+        transfer.replaced(masks, rows, transfer.taken(masks, rows) + 1)[1], masks[1] + 1
+    )

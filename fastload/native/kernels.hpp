@@ -62,6 +62,13 @@ struct WarpRow {
     const WarpColumns* columns = nullptr;  // the same for all rows
 };
 
+// Where pixels x, x + 1, ... of a row of a warp lie in the image.
+struct WarpPlaces {
+    static constexpr int kMost = 64;
+    int count = 0;
+    alignas(64) double u[kMost], v[kMost];
+};
+
 namespace png {
 
 // The filter types of PNG, and their number.
@@ -110,6 +117,8 @@ struct Kernels {
     // if that is the same in all rows: `warp_inner` would find it for each row again, which is half
     // of its time. `row`: any of them.
     void (*warp_columns)(const WarpRow& row, int end, WarpColumns& columns);
+    // Finds where places.count pixels of a row of a warp lie, from x on.
+    void (*warp_places)(const WarpRow& row, int x, WarpPlaces& places);
     // Null where the processor has no use for it. As `draw_integers`, which is slower.
     void (*integers)(const Counter& counter, uint64_t* out);
 };

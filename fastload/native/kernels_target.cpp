@@ -34,6 +34,7 @@ const Kernels FASTLOAD_KERNELS = {FASTLOAD_KERNELS_NAME,
                                   &png::kKernels,
                                   kWarpInner,
                                   kWarpColumns,
+                                  warp_places,
                                   kIntegers};
 
 }  // namespace fastload

@@ -164,6 +164,16 @@ class PixelSampler {
         for (int c = 0; c < image.channels; ++c) fill_[c] = options.fill[c];
     }
 
+    // Pixels side by side, at several places.
+    void make(const WarpPlaces& places, uint8_t* out) const {
+        if (options_.bilinear) return make_each(places, out);
+        switch (image_.channels) {
+            case 1: return take_nearest<1>(places, out);
+            case 3: return take_nearest<3>(places, out);
+            default: return make_each(places, out);
+        }
+    }
+
     void make(double u, double v, uint8_t* out) const {
         if (!inside(u, v, low_, image_.size))
             return write_fill(out, image_.channels, options_.fill);
@@ -188,6 +198,24 @@ class PixelSampler {
     const int most_x, most_y;
 
   private:
+    void make_each(const WarpPlaces& places, uint8_t* out) const {
+        for (int i = 0; i < places.count; ++i, out += image_.channels)
+            make(places.u[i], places.v[i], out);
+    }
+
+    // The same as of `make` for one place.
+    template <int kChannels>
+    void take_nearest(const WarpPlaces& places, uint8_t* out) const {
+        uint8_t fill[kChannels];
+        write_fill(fill, kChannels, options_.fill);
+        for (int i = 0; i < places.count; ++i, out += kChannels) {
+            const double u = places.u[i], v = places.v[i];
+            const bool shown = inside(u, v, 0.0, image_.size);
+            std::memcpy(out, shown ? image_.at(static_cast<int>(v), static_cast<int>(u)) : fill,
+                        kChannels);
+        }
+    }
+
     const Image image_;
     const WarpOptions& options_;
     const double low_;
@@ -199,7 +227,6 @@ void warp_image(const Kernels& kernels, const Image& image, uint8_t* out, Size o
                 const double m[9], const WarpOptions& options) {
     const int channels = image.channels;
     const PixelSampler sampler(image, options);
-    const bool affine = m[6] == 0.0 && m[7] == 0.0 && m[8] == 1.0;
     WarpRow row = {image.pixels, image.stride, channels, sampler.most_x, sampler.most_y, m,
                    0.0,          0.0,          0.0,      options.fill,   options.fades};
     const bool in_vectors = kernels.warp_inner != nullptr && options.bilinear && channels >= 3 &&
@@ -210,6 +237,7 @@ void warp_image(const Kernels& kernels, const Image& image, uint8_t* out, Size o
         kernels.warp_columns(row, out_size.width, columns);
         row.columns = &columns;
     }
+    WarpPlaces places;
     for (int y = 0; y < out_size.height; ++y) {
         const double down = y + 0.5;
         row.u = m[1] * down + m[2];
@@ -217,22 +245,19 @@ void warp_image(const Kernels& kernels, const Image& image, uint8_t* out, Size o
         row.w = m[7] * down + m[8];
         // The pixel at which vectors are tried next.
         int next = in_vectors ? columns.first : out_size.width;
-        for (int x = 0; x < out_size.width; ++x, out += channels) {
+        for (int x = 0; x < out_size.width;) {
             if (x == next) {
                 const int made = kernels.warp_inner(row, x, out_size.width, out);
                 x += made;
                 out += int64_t{made} * channels;
                 next = x + kRetryAfter;
-                if (x == out_size.width) break;
             }
-            const double across = x + 0.5;
-            double u = m[0] * across + row.u, v = m[3] * across + row.v;
-            if (!affine) {
-                const double w = m[6] * across + row.w;
-                u /= w;
-                v /= w;
-            }
-            sampler.make(u, v, out);
+            places.count =
+                std::min({next - x, out_size.width - x, static_cast<int>(WarpPlaces::kMost)});
+            kernels.warp_places(row, x, places);
+            sampler.make(places, out);
+            x += places.count;
+            out += int64_t{places.count} * channels;
         }
     }
 }

@@ -1,6 +1,6 @@
-// The part of a bilinear warp where all four neighbours of a pixel lie in the image: whole vectors
-// of pixels. Included once per instruction set; compiled without contraction into fused
-// multiply-adds.
+// Where the pixels of a warp lie, and the part of a bilinear warp where all four neighbours of a
+// pixel lie in the image: whole vectors of pixels. Included once per instruction set; compiled
+// without contraction into fused multiply-adds.
 //
 // Coordinates are computed in double precision, weights and sums in single precision: the
 // operations of `warp` in warp.cpp, which makes the other pixels, in the same order. So the results
@@ -15,6 +15,26 @@
 
 namespace fastload {
 namespace {
+
+inline bool is_affine(const WarpRow& row) {
+    return row.m[6] == 0.0 && row.m[7] == 0.0 && row.m[8] == 1.0;
+}
+
+// As Kernels::warp_places: loops of which compilers make vectors.
+void warp_places(const WarpRow& row, int x, WarpPlaces& places) {
+    const double a = row.m[0], b = row.m[3], c = row.m[6], u = row.u, v = row.v, w = row.w;
+    const bool affine = is_affine(row);
+    for (int i = 0; i < places.count; ++i) {
+        const double across = static_cast<double>(x + i) + 0.5;
+        places.u[i] = a * across + u;
+        places.v[i] = b * across + v;
+    }
+    for (int i = 0; !affine && i < places.count; ++i) {
+        const double depth = c * (static_cast<double>(x + i) + 0.5) + w;
+        places.u[i] /= depth;
+        places.v[i] /= depth;
+    }
+}
 
 #if !defined(FASTLOAD_SIMD_PORTABLE) && defined(__AVX512BW__)
 
@@ -193,8 +213,6 @@ struct WarpSimd {
 #endif
 
 #if defined(FASTLOAD_WARPS)
-
-bool is_affine(const WarpRow& row) { return row.m[6] == 0.0 && row.m[7] == 0.0 && row.m[8] == 1.0; }
 
 // The weighted sums of four neighbours, packed to one byte a channel. The weights are at least 0,
 // and their sum is 1 up to rounding: so each sum is above -0.001 and below 255.001, and needs no

@@ -29,7 +29,7 @@ from fastload.recipe.operation import (
 )
 from fastload.render import fused
 from fastload.render.steps import Steps
-from fastload.render.transfer import on_device
+from fastload.render.transfer import replaced, taken
 
 Operations = tuple[Operation, ...]
 
@@ -119,8 +119,8 @@ class _SomeSamples(PixelOperation):
             streams = [next(numbers) for _ in ops]
             if not len(rows):
                 continue
-            chosen, inner = on_device(rows, pixels.device), draws.take(rows).within(stream)
-            some = pixels.index_select(0, chosen)
+            inner = draws.take(rows).within(stream)
+            some = taken(pixels, rows)
             for number, op in zip(streams, ops, strict=True):
                 changed: torch.Tensor = getattr(op, how)(some, inner, number)
                 if changed.shape != some.shape:
@@ -131,7 +131,7 @@ class _SomeSamples(PixelOperation):
                         "(Grayscale(num_output_channels=3)), or apply it to every image."
                     )
                 some = changed
-            pixels = pixels.index_copy(0, chosen, some)
+            pixels = replaced(pixels, rows, some)
         return pixels
 
 
