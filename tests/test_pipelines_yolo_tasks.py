@@ -287,6 +287,11 @@ def test_what_is_cut_off_is_what_lies_outside() -> None:
         assert area_of(left) == pytest.approx(area_of(wanted) if len(wanted) else 0.0, abs=1e-6)
         some += len(wanted) > 0
     assert some > 20
+    empty = np.array([0, 0, *offsets[1:], offsets[-1]])
+    ends_of = [np.concatenate([end[:1], end, end[:1]]) for end in (low, high)]
+    again = cut_off(np.concatenate(polygons), empty, *ends_of)
+    assert np.array_equal(again[0], corners)
+    assert np.array_equal(again[1], [0, 0, *ends[1:], ends[-1]])
     whole = cut_off(np.concatenate(polygons), offsets, low - 1e3, high + 1e3)
     assert np.array_equal(whole[1], offsets)
 

@@ -56,6 +56,7 @@ from benchmarks.pipelines import (
     of_torchvision_segmentation,
     of_vitpose,
     of_yolo,
+    of_yolo_tasks,
     of_yolov7,
     of_yolox,
 )
@@ -95,6 +96,7 @@ FAMILIES = (
     of_rtdetrv2,
     of_torchvision_detection,
     of_yolo,
+    of_yolo_tasks,
     of_yolov7,
     of_yolox,
     of_hrnet,

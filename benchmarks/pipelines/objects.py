@@ -40,7 +40,9 @@ class Sample:
     """(n, 4) left, top, right, bottom [pixels]."""
     labels: npt.NDArray[np.int64]
     masks: npt.NDArray[np.uint8] | None = None
-    """(n, H, W) 0 or 1, where both sides have them."""
+    """(n, H, W) 0 or 1, where both sides have them; or one (H, W) map of the numbers of objects."""
+    points: npt.NDArray[np.float64] | None = None
+    """(n, K, 3) x, y [pixels] and visibility, where both sides have them."""
 
 
 _OUTLINE = ((0.5, 0), (1, 0.4), (0.7, 0.5), (1, 1), (0.4, 0.8), (0, 1), (0.2, 0.5), (0, 0.3))
@@ -163,6 +165,7 @@ def compared(
     exact: bool = False,
     bounds: tuple[float, float] = (BOXES, MASKS),
     pixels: float = PIXELS,
+    together: bool = False,
 ) -> list[Judgement]:
     """How far samples of both sides are apart with one set of random numbers.
 
@@ -176,9 +179,11 @@ def compared(
         exact: nothing is random, and pixels are to be as near as docs/guarantees.md says.
         bounds: what an edge of a box and the masks of an image may differ by.
         pixels: what an image may differ by in the mean, of 255.
+        together: whether the bound of masks is for those of all images together.
     """
-    apart = edges = most = covers = 0.0
-    count = other = 0
+    apart = edges = most = covers = places = 0.0
+    count = other = beyond = boxes = pointed = 0
+    areas = np.zeros(2)
     masked = False
     for index, sample in enumerate(ours):
         size, draws = sizes(index), Draws(seed, 0, np.array([index]))
@@ -193,17 +198,33 @@ def compared(
         apart, most = max(apart, float(differences.mean())), max(most, float(differences.max()))
         with suppress(ValueError):  # no objects
             edges = max(edges, float(np.abs(sample.boxes - wanted.boxes).max()))
+        far = np.abs(sample.boxes - wanted.boxes).max(axis=1, initial=0.0) > BOXES
+        beyond, boxes = beyond + int(far.sum()), boxes + len(far)
+        if sample.points is not None and wanted.points is not None:
+            seen, wanted_seen = (one[..., 2] > 0 for one in (sample.points, wanted.points))
+            other, pointed = other + int((seen != wanted_seen).any()), pointed + int(seen.sum())
+            away = np.abs(sample.points - wanted.points)[..., :2][seen & wanted_seen]
+            places = max(places, float(away.max(initial=0.0)))
         if sample.masks is not None and wanted.masks is not None:
             masked, both = True, (sample.masks, wanted.masks)
             covered = np.count_nonzero(np.logical_or(*both))
-            covers = max(covers, np.count_nonzero(np.not_equal(*both)) / max(covered, 1))
+            unequal = np.count_nonzero(np.not_equal(*both))
+            covers = max(covers, unequal / max(covered, 1))
+            areas += unequal, covered
     which = f"of {count}" if exact else f"of {count} with the same random numbers"
     judged = [
         Judgement(f"{which}, of other sizes or objects", float(other), 0.0, False),
         Judgement("edges of boxes apart, in pixels", edges, bounds[0], False),
     ]
+    if bounds[0] > BOXES:
+        what = f"part of {boxes} boxes that are more than {BOXES:g} pixels apart"
+        judged.append(Judgement(what, beyond / max(boxes, 1), 1e-2, False))
+    if pointed:
+        judged.append(Judgement(f"{pointed} keypoints apart, in pixels", places, BOXES, False))
     if masked:
         of_masks = "part of the worst image's masks that differs"
+        if together:
+            of_masks, covers = "part of all masks that differs", areas[0] / max(areas[1], 1)
         judged.append(Judgement(of_masks, covers, bounds[1], False))
     if exact:
         return [*judged, *pixels_near(most, apart)]

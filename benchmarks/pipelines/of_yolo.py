@@ -32,7 +32,7 @@ def yolo_of(source: Path, work: Path, least: int) -> Path:
     return folder if folder.exists() else as_yolo(coco, folder, objects.CLASSES)
 
 
-def dataset(setting: Setting) -> tuple[Any, Any]:
+def dataset(setting: Setting, task: str = "detect") -> tuple[Any, Any]:
     """Its data set and its settings, which are the defaults."""
     os.environ |= {"YOLO_CONFIG_DIR": str(setting.data), "YOLO_OFFLINE": "true"}
     # Where it finds albumentations, it blurs and greys one image in a hundred.
@@ -45,7 +45,7 @@ def dataset(setting: Setting) -> tuple[Any, Any]:
         check_det_dataset,
     )
 
-    overrides = {"task": "detect", "mode": "train", "imgsz": setting.size(SIZE), "cache": False}
+    overrides = {"task": task, "mode": "train", "imgsz": setting.size(SIZE), "cache": False}
     settings = get_cfg(overrides=overrides)
     data = check_det_dataset(str(setting.data / "data.yaml"), autodownload=False)
     batch = setting.batch_size

@@ -65,8 +65,10 @@ class Around:
         corners, offsets, low, high = points.outlines(
             outlines.values.astype(np.float64), outlines.offsets, images[owners]
         )
-        boxes_of_each = boxes_of_polygons(corners, offsets, low, high)
-        found = _joined(boxes_of_each, owners, len(boxes))
+        some = np.diff(offsets) > 0
+        starts = np.append(offsets[:-1][some], offsets[-1])
+        boxes_of_each = boxes_of_polygons(corners, starts, low[some], high[some])
+        found = _joined(boxes_of_each, owners[some], len(boxes))
         moved = Ragged(corners.astype(np.result_type(outlines.values, np.float32)), offsets)
         made = Ragged(Ragged(moved, of_objects.offsets), polygons.offsets)
         return np.where((of_objects.lengths > 0)[:, None], found, boxes), made

@@ -53,15 +53,16 @@ def cut_off(
     it may go farther, without an area.
 
     Args:
-        corners, offsets, low, high: as of `boxes_of_polygons`.
+        corners, offsets, low, high: as of `boxes_of_polygons`; polygons may have no corners.
     """
-    polygon = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    some = np.diff(offsets) > 0
+    polygon = np.repeat(np.arange(len(some)), np.diff(offsets))
     near, far = low[polygon], high[polygon]
     outside: BoolArray = np.logical_or.reduce((corners < near) | (corners > far), axis=1)
     if not outside.any():
         return corners, offsets
     following = np.arange(1, len(corners) + 1)
-    following[offsets[1:] - 1] = offsets[:-1]
+    following[offsets[1:][some] - 1] = offsets[:-1][some]
     step = corners[following] - corners
     # A side between two corners in the rectangle does not leave it.
     crossing = outside | outside[following]
@@ -80,8 +81,8 @@ def cut_off(
     sides, number = np.nonzero(added)
     where = places[crossing][sides] + 1 + number
     made[where] = begin[sides] + at[added][:, None] * own[sides]
-    lengths = np.add.reduceat(counts, offsets[:-1])
-    of_each = np.repeat(np.arange(len(lengths)), lengths)
+    of_each = np.repeat(polygon, counts)
+    lengths = np.bincount(of_each, minlength=len(some))
     return np.clip(made, low[of_each], high[of_each]), np.append(0, np.cumsum(lengths))
 
 
