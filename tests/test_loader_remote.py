@@ -12,6 +12,7 @@ import torch
 from torchvision.transforms import v2
 
 import fastload
+from fastload.errors import ConfigurationError
 from fastload.loader.production import Prefetcher, State
 from fastload.sources import open_source
 from fastload.stores.tier import digest_of, tier
@@ -100,6 +101,40 @@ def test_the_first_batch_is_read_before_others_are_asked_for(
         next(iter(loader))
     asked = [path[1:] for method, path, _ in server.requests if method == "GET"]
     assert sorted(asked[: BATCH + 1]) == sorted([names[0], *names])
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("batches", "in_flight"), [("1 byte", 1), ("3", 3)])
+def test_batches_ahead_are_bounded_in_bytes(
+    batches: str, in_flight: int, local: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the listing says how many bytes objects have, and then the index."""
+    monkeypatch.setenv("FASTLOAD_TIER_SIZE", "0")
+    with fastload.create_loader(local, BATCH, transform=RESIZE) as plain:
+        right = rows(plain)
+    paths = sorted(local.rglob("*.jpg"))
+    for path in paths:  # all of one length
+        size = max(each.stat().st_size for each in paths)
+        data = path.read_bytes().ljust(size, b"\0")
+        server.objects[f"bucket/train/{path.relative_to(local)}"] = data
+    most = 1 if batches == "1 byte" else in_flight * BATCH * size + BATCH
+    monkeypatch.setenv("FASTLOAD_READ_AHEAD", f"{most}B")
+    for _ in range(2):
+        with fastload.create_loader("s3://bucket/train", BATCH, transform=RESIZE) as loader:
+            assert f"at most {most / 1e9:.1f} GB at once" in loader.explain()
+            server.faults.update({name: ["slow"] for name in server.objects})
+            server.slow_at_once = 0
+            found = rows(loader)
+        assert all(torch.equal(a, b) for a, b in zip(found, right, strict=True))
+        assert 0 < server.slow_at_once <= in_flight * BATCH
+
+
+def test_a_bound_that_is_no_number_of_bytes(
+    local: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTLOAD_READ_AHEAD", "much")
+    with pytest.raises(ConfigurationError, match="FASTLOAD_READ_AHEAD='much'"):
+        fastload.create_loader("s3://bucket/train", BATCH, transform=RESIZE)
 
 
 @pytest.mark.whole

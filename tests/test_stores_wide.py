@@ -288,18 +288,19 @@ def test_a_page_that_fails_is_asked_for_again(
 # -- What is made of it ----------------------------------------------------------------------------
 
 
-def test_names_and_versions_of_many_are_those_of_each() -> None:
+def test_names_and_states_of_many_are_those_of_each() -> None:
     entries = [Entry(f"{n:05}", n % 7 == 0, n, f"{n}") for n in range(9000) if n % 3]
     entries.append(Entry("00004", True))  # a folder and an object of one name
     found = Listed.of(entries)
     assert [*found.named()] == [(entry.name, entry.is_folder) for entry in found]
 
-    def one(name: str) -> int:
+    def one(name: str) -> tuple[int, int]:
         place = found.place_of(name)
-        return 0 if place < 0 or found[place].is_folder else found[place].version
+        none = place < 0 or found[place].is_folder
+        return (0, -1) if none else (found[place].version, found[place].size)
 
     in_order = [f"{n:05}" for n in range(9000)]
     there = [entry.name for entry in found]
     for names in (in_order, there, there[::-1], there[::5], there[4000:] + there[:100], ["", "9"]):
-        assert [*found.versions_of(names)] == list(map(one, names))
-    assert [*Listed.of([]).versions_of(["a"])] == [0]
+        assert [*found.states_of(names)] == list(map(one, names))
+    assert [*Listed.of([]).states_of(["a"])] == [(0, -1)]

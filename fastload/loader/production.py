@@ -156,7 +156,7 @@ class Production:
             # The oldest one is about to be handed out; the others are read ahead.
             wanted = min(wanted, self._read_ahead + 1)
         while len(self._started) < wanted and (asked := self._asked()) is not None:
-            if self._is_past_end(asked[0]):
+            if self._remote is not None and (self._is_past_end(asked[0]) or self._is_far(asked[1])):
                 self._next = asked
                 return
             position, draws = asked
@@ -182,6 +182,12 @@ class Production:
             return False
         ahead = [*self._untaken, *(each.position[0] for each in self._started)]
         return sum(epoch > self._epoch for epoch in ahead) >= most
+
+    def _is_far(self, draws: Draws) -> bool:
+        """Whether a batch must wait until one in flight is made, as they have many bytes."""
+        assert self._remote is not None
+        ahead = [each.draws for each in self._started]
+        return bool(ahead) and self._remote.bytes_of([*ahead, draws]) > self._remote.most_bytes
 
     @property
     def paused(self) -> bool:

@@ -154,6 +154,10 @@ class EncodedImages(ImageColumn):
         none where they are not of such."""
         return ()
 
+    def fetched_bytes(self, indices: Int64Array) -> int:
+        """Bytes that are fetched from a store for these samples alone, as far as that is known."""
+        return 0
+
     def length(self, index: int) -> int:
         """Bytes of a sample, where that is known without reading it; else -1."""
         return -1
@@ -337,6 +341,9 @@ class _EncodedRows(EncodedImages):
     def read_from(self, indices: Int64Array) -> Sequence[stores.Range]:
         return self.column.read_from(self.rows[indices])
 
+    def fetched_bytes(self, indices: Int64Array) -> int:
+        return self.column.fetched_bytes(self.rows[indices])
+
     @property
     def survives_fork(self) -> bool:
         return self.column.survives_fork
@@ -365,6 +372,9 @@ class EncodedFiles(PickledByReference, EncodedImages):
     versions: Int64Array | None = None
     """(N,) int64: of remote files, the version that was there when the data set was opened; 0 where
     the store does not say. None: not checked."""
+    object_sizes: Int64Array | None = None
+    """(N,) int64: of whole remote files, how many bytes they have; -1 where that is not known.
+    None: of none."""
     own_arrays: ClassVar[tuple[str, ...]] = ()
     """Fields of a class derived from this one that are arrays of a number a sample."""
     _together: ClassVar[tuple[Together, int] | None] = None
@@ -435,6 +445,12 @@ class EncodedFiles(PickledByReference, EncodedImages):
         path, _, length = self.locate(index)
         return length if length >= 0 or self.is_remote else size_of(path)
 
+    def fetched_bytes(self, indices: Int64Array) -> int:
+        known = self.object_sizes if self.lengths is None else self.lengths
+        if known is None or self.grouped or not self.is_remote:
+            return 0
+        return int(known[indices].clip(0).sum())
+
     def describe(self, index: int) -> str:
         """Its path, or `shard.tar:member`."""
         return (
@@ -487,6 +503,7 @@ class EncodedFiles(PickledByReference, EncodedImages):
             None if self.lengths is None else self.lengths[indices],
             None if self.names is None else self.names.take(indices),
             None if self.versions is None else self.versions[indices],
+            None if self.object_sizes is None else self.object_sizes[indices],
         )
 
 

@@ -109,7 +109,7 @@ def _files_of(parts: Sequence[Any]) -> EncodedFiles | None:
         if len({getattr(part, field) is None for part in parts}) > 1:
             return None
     ranges = any(part.offsets is not None for part in parts)
-    first = parts[0]
+    first, sized = parts[0], any(part.object_sizes is not None for part in parts)
     return EncodedFiles(
         _table_of([part.paths for part in parts]),
         first.role,
@@ -117,6 +117,9 @@ def _files_of(parts: Sequence[Any]) -> EncodedFiles | None:
         np.concatenate([_numbers(part.lengths, part, -1) for part in parts]) if ranges else None,
         None if first.names is None else _table_of([part.names for part in parts]),
         None if first.versions is None else np.concatenate([part.versions for part in parts]),
+        np.concatenate([_numbers(part.object_sizes, part, -1) for part in parts])
+        if sized
+        else None,
     )
 
 
@@ -278,6 +281,9 @@ class _Encoded(_Parts, EncodedImages):
 
     def read_from(self, indices: Int64Array) -> Sequence[stores.Range]:
         return [one for part, _, within in self.each(indices) for one in part.read_from(within)]
+
+    def fetched_bytes(self, indices: Int64Array) -> int:
+        return sum(part.fetched_bytes(within) for part, _, within in self.each(indices))
 
     def length(self, index: int) -> int:
         part, within = self.of(index)

@@ -46,7 +46,7 @@ from fastload.sources.ragged import Ragged
 logger = logging.getLogger("fastload")
 
 _ROWS = {kind.__name__: kind for kind in (ValueArray, RaggedArray)}
-_OF_FILES = ("offsets", "lengths", "versions")
+_OF_FILES = ("offsets", "lengths", "versions", "object_sizes")
 """Arrays of files, of which not all have each."""
 
 # Requests of a check: two million objects are compared by their listings in about two seconds (32
@@ -243,7 +243,7 @@ def _files_from(name: str, described: Mapping[str, Any], arrays: Arrays) -> Enco
     cls = _class_named(described["type"])
     kept = (*_OF_FILES, *cls.own_arrays)
     rest = {part: arrays[f"{name}/{part}"] for part in kept if f"{name}/{part}" in arrays}
-    lowest = {"lengths": -1, "sizes": -1}
+    lowest = dict.fromkeys(("lengths", "object_sizes", "sizes"), -1)
     for part, array in rest.items():
         sound = array.shape == (len(tables["paths"]),) and array.dtype.kind in "iu"
         if not sound or (len(array) and array.min() < lowest.get(part, 0)):

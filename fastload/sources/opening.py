@@ -19,7 +19,6 @@ from fastload.files import is_remote
 from fastload.locks import is_locked, one_of_node
 from fastload.machine import ranks_here
 from fastload.sources.base import Asked, Opened, OpenOptions, Source
-from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.folders import split_folder
 from fastload.sources.formats import FORMATS, Format
@@ -455,7 +454,7 @@ def _keep_listing(
 def with_versions(opened: Opened) -> Opened:
     """What was opened, with the versions of its remote files, as the store has just said."""
     columns = {
-        name: replace(column, versions=_versions(column.paths))
+        name: _with_states(column)
         if isinstance(column, EncodedFiles) and column.is_remote
         else column
         for name, column in opened.source.columns.items()
@@ -463,11 +462,15 @@ def with_versions(opened: Opened) -> Opened:
     return replace(opened, source=replace(opened.source, columns=columns))
 
 
-def _versions(paths: PathTable) -> Int64Array:
-    if paths.rows is None:
-        return stores.versions_of(paths.each())
-    each = replace(paths, rows=None)  # of shards, each once
-    return stores.versions_of(each[row] for row in range(len(each)))[paths.rows]
+def _with_states(files: EncodedFiles) -> EncodedFiles:
+    if files.paths.rows is None:
+        versions, sizes = stores.states_of(files.paths.each())
+    else:
+        each = replace(files.paths, rows=None)  # of shards, each once
+        states = stores.states_of(each[row] for row in range(len(each)))
+        versions, sizes = states[:, files.paths.rows]
+    whole = files.offsets is None
+    return replace(files, versions=versions, object_sizes=sizes if whole else None)
 
 
 def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | None) -> Opened:

@@ -76,6 +76,7 @@ __all__ = [
     "seen_kept",
     "size_of",
     "spelt",
+    "states_of",
     "store_of",
     "top_of",
     "unchanged",
@@ -238,21 +239,29 @@ def unchanged(
 def versions_of(urls: Iterable[str]) -> npt.NDArray[np.int64]:
     """The version (`version_of`) of each object, as seen while the data set is being opened; 0
     where that is not known. Makes no request."""
+    versions: npt.NDArray[np.int64] = states_of(urls)[0]
+    return versions
+
+
+def states_of(urls: Iterable[str]) -> npt.NDArray[np.int64]:
+    """(2, N): `versions_of`, and the bytes of each object; -1 where that is not known."""
     seen = _seen.get() or Seen()
 
-    def version(url: str) -> int:
+    def state(url: str) -> tuple[int, int]:
         _, entry = seen.answer(url)
-        return 0 if entry is None or entry.is_folder else entry.version
+        none = entry is None or entry.is_folder
+        return (0, -1) if none or entry is None else (entry.version, entry.size)
 
-    def versions() -> Iterator[int]:
+    def states() -> Iterator[tuple[int, int]]:
         for folder, some in groupby(urls, lambda url: url.rpartition("/")[0]):
             if folder in seen.folders:
                 start = len(folder) + 1
-                yield from seen.folders[folder].versions_of(url[start:] for url in some)
+                yield from seen.folders[folder].states_of(url[start:] for url in some)
             else:
-                yield from map(version, some)
+                yield from map(state, some)
 
-    return np.fromiter(versions(), dtype=np.int64)
+    found = np.fromiter(states(), dtype=[("version", np.int64), ("bytes", np.int64)])
+    return np.stack([found["version"], found["bytes"]])
 
 
 def noted(path: str) -> int:

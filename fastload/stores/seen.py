@@ -170,18 +170,18 @@ class Listed(Sequence[Entry]):
             folders = self.sizes[first : first + _AT_ONCE] == _FOLDER
             yield from zip(self._names(first), folders.tolist(), strict=True)
 
-    def versions_of(self, names: Iterable[str]) -> Iterator[int]:
-        """The version of each of these objects; 0 where there is none, and of folders. Names that
-        come in order take a fifth of the time of `place_of`."""
+    def states_of(self, names: Iterable[str]) -> Iterator[tuple[int, int]]:
+        """(version, bytes) of each of these objects; (0, -1) where there is none, and of folders.
+        Names that come in order take a fifth of the time of `place_of`."""
         near, in_order, block = 0, 0, -1
-        decoded, known = list[str](), list[int]()
+        decoded, known = list[str](), list[tuple[int, int]]()
         for name in names:
             if in_order >= _IN_ORDER:
                 number, at = divmod(near, _AT_ONCE)
                 if number != block:
                     block, rows = number, slice(number * _AT_ONCE, (number + 1) * _AT_ONCE)
                     decoded = self._names(rows.start)
-                    known = np.where(self.sizes[rows] == _FOLDER, 0, self.versions[rows]).tolist()
+                    known = [*map(_state, self.versions[rows].tolist(), self.sizes[rows].tolist())]
                 # Of several of one name the last one counts.
                 if at + 1 < len(decoded) and decoded[at] == name != decoded[at + 1]:
                     yield known[at]
@@ -189,8 +189,7 @@ class Listed(Sequence[Entry]):
                     continue
             place = self.place_of(name, near)
             in_order = in_order + 1 if place == near else 0
-            found = place >= 0 and self.sizes[place] != _FOLDER
-            yield int(self.versions[place]) if found else 0
+            yield _state(int(self.versions[place]), int(self.sizes[place])) if place >= 0 else _NONE
             near = place + 1 if place >= 0 else near
 
     def _some(self, first: int) -> list[Entry]:
@@ -317,6 +316,13 @@ class Seen:
         alone = (entry for entry in self.objects.values() if entry is not None)
         known = all(each.version for each in alone if not each.is_folder)
         return known and all(listed.versioned for listed in self.folders.values())
+
+
+_NONE = 0, -1
+
+
+def _state(version: int, size: int) -> tuple[int, int]:
+    return _NONE if size == _FOLDER else (version, size)
 
 
 def requests_of(entries: int) -> int:
