@@ -127,7 +127,7 @@ corpora: $(INSTALLED) ## verdicts on the odd images of CORPORA=folder (scripts/f
 bench-peers: $(INSTALLED) ## fastload beside some twenty ways to load images, about 20 minutes; DATA=folder for your own JPEGs
 	$(BIN)/python -m benchmarks.peers $(if $(DATA),--data "$(DATA)") --json benchmarks/results/peers.json
 
-FUZZED := colour neighbours noise recompress resample warp masks join decode device pairs seek formats exif tier answer
+FUZZED := colour floats neighbours noise recompress resample warp masks join decode device pairs seek formats exif tier answer
 
 fuzz: $(INSTALLED) ## decoders, resampling and colour under attack, with sanitizers, against libjpeg-turbo, libpng and libwebp; SECONDS=3600 for an hour each
 	cmake -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFASTLOAD_PYTHON=OFF \

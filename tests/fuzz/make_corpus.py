@@ -157,6 +157,12 @@ def colour_seeds() -> dict[str, bytes]:
     return found
 
 
+def float_seeds() -> dict[str, bytes]:
+    """Any bytes choose images, and what is done to them as floats (`floats.cpp`); half of these
+    have small ones."""
+    return _seeds_of_images(10, 600, sides=(2, 4))
+
+
 def neighbour_seeds() -> dict[str, bytes]:
     """Any bytes choose images, and what is done to them (`neighbours.cpp`); half of these have
     small ones."""
@@ -271,6 +277,7 @@ if __name__ == "__main__":
         ("resample", resample_seeds()),
         ("warp", warp_seeds()),
         ("colour", colour_seeds()),
+        ("floats", float_seeds()),
         ("neighbours", neighbour_seeds()),
         ("noise", noise_seeds()),
         ("recompress", recompress_seeds()),
