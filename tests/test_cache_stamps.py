@@ -208,7 +208,8 @@ def test_a_cache_without_stamps_is_served_and_said(
     cache = build_cache(str(folder), progress=False)
     path = cache / FILE_NAME
     data = path.read_bytes()
-    path.write_bytes(data[:-1] if damage == "cut" else data[:9] + b"\xff" + data[10:])
+    flipped = bytes([data[9] ^ 0xFF])
+    path.write_bytes(data[:-1] if damage == "cut" else data[:9] + flipped + data[10:])
     if damage == "none":  # as of an older fastload
         path.unlink()
     served = images_of(str(folder), backend="cache")

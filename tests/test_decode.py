@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import threading
 import warnings
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
+from torchvision.transforms import v2
 from torchvision.transforms.v2.functional import resized_crop, to_dtype
 
 import fastload
@@ -262,7 +264,9 @@ def test_every_decoder_is_listed() -> None:
     assert [row.name for row in rows if row.name in fastest_first] == fastest_first
     for row in rows:
         assert row.available == bool(row.version) == (not row.hint)
-    assert next(row for row in rows if row.available).name == get_decoder("auto").name
+    first = next(row for row in rows if row.available)
+    core = native.available() and not first.strict
+    assert get_decoder("auto").name == ("native" if core else first.name)
 
 
 def test_unknown_decoder() -> None:
@@ -291,6 +295,28 @@ def test_missing_package_names_the_install_command(
         assert not row.available
         assert "pip install" in row.hint
         assert get_decoder("auto").name != decoder
+    finally:
+        get_decoder.cache_clear()
+
+
+@pytest.mark.skipif(not native.available(), reason="the native core is not built")
+def test_where_no_library_reports_damage_the_native_core_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a wheel is installed from Python 3.14 on, where the system has no libturbojpeg."""
+    for package in ("simplejpeg", "turbojpeg"):
+        monkeypatch.setitem(sys.modules, package, None)
+    get_decoder.cache_clear()
+    try:
+        assert get_decoder("auto").strict
+        folder = images.write_photo_folder(tmp_path / "data", classes=1, per_class=2)
+        path = folder / "class_0" / "1.jpg"
+        path.write_bytes(images.corrupt(path.read_bytes()))
+        for backend in ("torch", "turbojpeg"):
+            options = {"num_workers": 0, "transform": v2.RandomResizedCrop(8)}
+            with fastload.create_loader(folder, batch_size=2, backend=backend, **options) as loader:
+                with pytest.raises(DecodeError, match=re.escape(str(path))):
+                    list(loader)
     finally:
         get_decoder.cache_clear()
 

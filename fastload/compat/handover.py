@@ -266,11 +266,13 @@ def _made_by_others(
     if loader is None or "dataset" not in _read.names or len(_read.names) < 2:
         return
     inside = (__file__, inspect.getfile(DataLoader))
-    line = next(f for f in reversed(traceback.extract_stack()) if f.filename not in inside)
+    frames = traceback.walk_stack(None)  # from here outwards, without the text of the lines
+    places = ((frame.f_code.co_filename, number) for frame, number in frames)
+    filename, number = next(place for place in places if place[0] not in inside)
     if dataloader.dataset is loader.existing.dataset and Path(__file__).parents[1] not in (
-        Path(line.filename).parents
+        Path(filename).parents
     ):
-        marked = functools.partial(_first_iterator, dataloader, f"{line.filename}:{line.lineno}")
+        marked = functools.partial(_first_iterator, dataloader, f"{filename}:{number}")
         vars(dataloader)["_get_iterator"] = marked
 
 

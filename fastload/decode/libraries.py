@@ -334,7 +334,7 @@ def core_pool() -> NativePool:
 
 _DECODERS: dict[str, Callable[[], Decoder]] = {
     # In the order in which "auto" tries them, which is that of measured speed on two threads. The
-    # first two are also the ones that report damaged data.
+    # first two are also the ones that report damaged data: without them "auto" takes the core.
     "simplejpeg": SimpleJpegDecoder,
     "pyturbojpeg": PyTurboJpegDecoder,
     "torchvision": TorchvisionDecoder,
@@ -375,6 +375,8 @@ def decoder_names() -> tuple[str, ...]:
 def get_decoder(name: str = "auto") -> Decoder:
     """The decoder of that name; "auto" takes the fastest one installed.
 
+    Where that one reports no damage inside a file, "auto" takes the native core, where it is built.
+
     Raises:
         ConfigurationError: there is no such decoder.
         BackendUnavailableError: its package or library is not installed; the message has the
@@ -384,7 +386,8 @@ def get_decoder(name: str = "auto") -> Decoder:
         for factory in _DECODERS.values():
             # Pillow needs nothing that is not a dependency.
             with contextlib.suppress(BackendUnavailableError):
-                return factory()
+                decoder = factory()
+                return decoder if decoder.strict or not native.available() else CoreDecoder()
     if name not in _DECODERS:
         known = ", ".join(repr(n) for n in ("auto", *_DECODERS))
         raise ConfigurationError(f"decoder: {name!r} is not known; choose one of {known}.")

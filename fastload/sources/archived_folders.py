@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import NoReturn
 
 import numpy as np
@@ -61,7 +62,8 @@ def archived_folders(
             f"{name}: {twice} is in it twice, so that it is unknown which of the two is meant; "
             "unpack it, which leaves the last one, and give the folder."
         )
-    common = len(os.path.commonprefix(parents))  # noqa: RUF071 - of lists
+    at_depth = zip(*parents, strict=False)
+    common = sum(1 for _ in takewhile(lambda names: len({*names}) == 1, at_depth))
     tops = ["".join(folder[common : common + 1]) for folder in parents]
     if len(set(tops)) == 1:
         return None
