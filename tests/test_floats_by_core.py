@@ -219,6 +219,12 @@ def test_passes_are_as_long_as_their_order_allows() -> None:
     torch.testing.assert_close(made["image"], plain["image"], atol=1e-4, rtol=0)
 
 
+def test_channels_may_have_means_of_their_own() -> None:
+    normalise = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    plain, made = both({"image": pictures(3)}, ToDtype(), normalise, ChangeIntensities())
+    torch.testing.assert_close(made["image"], plain["image"], atol=2e-5, rtol=0)
+
+
 def test_a_loader_says_who_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same samples by torch, where the core is not built."""
     images = pictures(3).permute(0, 2, 3, 1).numpy()

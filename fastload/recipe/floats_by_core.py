@@ -12,6 +12,7 @@ import torch
 
 from fastload import native
 from fastload.draws import Draws
+from fastload.recipe.convert import _ConvertAndNormalize
 from fastload.recipe.crops import RandomHorizontalFlip, RandomVerticalFlip
 from fastload.recipe.intensities import ChangeIntensities
 from fastload.recipe.operation import Operation
@@ -70,8 +71,9 @@ def _place(op: Operation) -> int | None:
         return _CHANGE
     if isinstance(op, _FLIPS):
         return _MIRROR
-    made = op.conversion(1)
-    return _CONVERT if made is not None and made.dtype == torch.float32 else None
+    whole = isinstance(op, _ConvertAndNormalize) and op.mixing is None
+    floats = whole and op.convert.dtype == op.output_dtype(torch.uint8) == torch.float32
+    return _CONVERT if floats else None
 
 
 @dataclass(frozen=True)
