@@ -71,9 +71,10 @@ def _place(op: Operation) -> int | None:
         return _CHANGE
     if isinstance(op, _FLIPS):
         return _MIRROR
-    whole = isinstance(op, _ConvertAndNormalize) and op.mixing is None
-    floats = whole and op.convert.dtype == op.output_dtype(torch.uint8) == torch.float32
-    return _CONVERT if floats else None
+    if isinstance(op, _ConvertAndNormalize) and op.mixing is None:
+        floats = op.convert.dtype == op.output_dtype(torch.uint8) == torch.float32
+        return _CONVERT if floats else None
+    return None
 
 
 @dataclass(frozen=True)
