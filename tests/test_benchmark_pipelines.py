@@ -274,3 +274,10 @@ def test_packages_of_two_repositories_have_the_same_name(tmp_path: Path) -> None
         assert str(tmp_path / "second") not in sys.path
     finally:
         del sys.modules["of_two_repositories"]
+
+
+def test_last_digits_of_edges_are_no_difference() -> None:
+    image, labels = torch.zeros(3, 8, 8), np.array([1])
+    edges = [np.array([[1.0, 2.0, right, 7.0]]) for right in (8.0, 8.00001, 7.99999)]
+    made = objects.numbers(lambda batch: batch)([Sample(image, box, labels) for box in edges])
+    assert made["right of boxes"].tolist() == [8.0] * 3

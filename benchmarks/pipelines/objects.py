@@ -117,7 +117,8 @@ def numbers(samples: Samples) -> Callable[[Any], Numbers]:
         found = samples(batch)
         of_images = [numbers_of([sample.image[None] / 255]) for sample in found]
         made = {name: np.concatenate([one[name] for one in of_images]) for name in of_images[0]}
-        boxes = np.concatenate([sample.boxes[:1] for sample in found])
+        # Edges that are cut at that of the image are equal, whatever their last digits are.
+        boxes = np.concatenate([sample.boxes[:1] for sample in found]).round(3)
         for name, column in zip(("left", "top", "right", "bottom"), boxes.T, strict=True):
             made[f"{name} of boxes"] = column
         made["width of boxes"], made["height of boxes"] = (boxes[:, 2:] - boxes[:, :2]).T
