@@ -110,7 +110,7 @@ MOVED: dict[str, tuple[Any, str]] = {
     "tune": (True, "options=fastload.BackendOptions(tune=...)"),
     "place": ("host", "options=fastload.BackendOptions(place=...)"),
     "placement": ("node", "order=fastload.NodePlacement()"),
-    "collate": ("detr", "collate_fn='torchvision', 'detr' or 'yolo'"),
+    "collate": ("detr", "collate_fn='torchvision', 'detr', 'yolo' or 'ultralytics'"),
     "shuffle": (fastload.BlockShuffle(8), "order=BlockShuffle(block=8, window=None)"),
 }
 """What has another spelling: the value that it had, and what the error says to write."""

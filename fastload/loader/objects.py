@@ -33,8 +33,8 @@ def check(source: Source, collate_fn: Callable[..., Any] | None, *, turned: bool
     if source.drawn and collate_fn is not None:
         raise ConfigurationError(
             f"masks: those of {source.name} are drawn for whole batches, and collate_fn takes "
-            "single samples; give a form ('torchvision', 'detr', 'yolo') or a CollateColumns in "
-            "its place, or leave masks out."
+            "single samples; give a form ('torchvision', 'detr', 'yolo', 'ultralytics') or a "
+            "CollateColumns in its place, or leave masks out."
         )
     if source.drawn and not source.images:
         raise ConfigurationError(
