@@ -303,8 +303,9 @@ def _of_preset(data: Data, name: str, form: str, console: Console) -> Iterator[E
 
     def ours(folder: Path, transform: Any, form: str | None, **where: str) -> Taker:
         source = fastload.open_source(folder, **where).source
-        outputs = Outputs.of(source, Recipe.from_transform(transform).split(None))
-        put = None if form is None else Put(collate_of(form, source, outputs))
+        recipe = Recipe.from_transform(transform).split(None)
+        outputs = Outputs.of(source, recipe)
+        put = None if form is None else Put(collate_of(form, source, outputs, recipe))
         loader = fastload.create_loader(
             source,
             BATCH,
