@@ -138,6 +138,16 @@ def test_all_together_are_torchs(channels: int, floats: bool, channels_last: boo
     assert made["mask"].shape == (COUNT, 1, *KEPT)
 
 
+def test_the_middle_is_taken_of_what_is_not_turned() -> None:
+    # An odd size of an even one: the middle of the image, rounded down, less that of what is kept.
+    images = pictures(2, (38, 142))
+    never = TurnAndScale((29, 131), 0.0, (0.0, 1.0), 0.0, (0.7, 1.4))
+    plain, made = both({"image": images}, *CONVERT, never)
+    expected = images[:, :, 19 - 14 : 19 - 14 + 29, 71 - 65 : 71 - 65 + 131].float() / 255
+    torch.testing.assert_close(plain["image"], expected)
+    torch.testing.assert_close(made["image"], expected)
+
+
 def test_a_sample_does_not_depend_on_its_batch() -> None:
     """To the last bit."""
     images, (_, made) = pictures(3), program(*CONVERT, TURN, ChangeIntensities(), *FLIPS)
