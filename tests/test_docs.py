@@ -542,7 +542,7 @@ def test_the_chinese_readme_is_in_step() -> None:
     assert code(english) == code(chinese)
     assert commands_of(english)
     assert [w for _, w in commands_of(english)] == [w for _, w in commands_of(chinese)]
-    assert len(figures(english)) == 23
+    assert len(figures(english)) == 56
     assert figures(english) == figures(chinese)
     backends = re.compile(r'^\| `"(\w+)"` \|', re.MULTILINE)
     assert backends.findall(english.read_text()) == backends.findall(chinese.read_text())
