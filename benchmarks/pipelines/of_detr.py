@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -32,6 +33,10 @@ def original(originals: Path) -> tuple[Any, Any]:
         from datasets import coco  # type: ignore[attr-defined]  # its own, not Hugging Face's
         from util import misc  # type: ignore[import-not-found]
 
+        # A worker process hands a batch over by the name of this class, and other repositories
+        # have a module of that name.
+        misc.NestedTensor.__module__ = "util_of_detr"
+        sys.modules["util_of_detr"] = misc
         return coco, misc
 
 
