@@ -23,6 +23,7 @@ import numpy.typing as npt
 import torch
 from torchvision import tv_tensors
 
+from fastload import native
 from fastload.backends.base import Absent, HostBatch
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
@@ -108,7 +109,9 @@ class DeviceStage:
         self._programs = programs
         self._host_programs, self._owned = host_programs, owned
         self._colour: HostColour | None = None
-        if host_programs or any(op.has_float_steps for each in programs for _, op in each.ops):
+        floats = any(op.has_float_steps for each in programs for _, op in each.ops)
+        # What has its place on the host needs the core; operations on floats torch does, too.
+        if host_programs or (floats and native.available()):
             from fastload.recipe.by_core import by_core
 
             self._colour, self._programs = by_core(programs, device)

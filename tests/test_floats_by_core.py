@@ -247,7 +247,7 @@ def test_a_loader_says_who_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
             assert "ChangeIntensities() + Random" in rows[0] or "not built" in rows[0]
             parts = [(batch["image"], batch["mask"]) for batch in loader]
         found.append([torch.cat(column) for column in zip(*parts, strict=True)])
-        monkeypatch.setattr(by_core.native, "available", lambda: False)
+        monkeypatch.setattr(native, "available", lambda: False)
     torch.testing.assert_close(found[0][0], found[1][0], atol=5e-5, rtol=0)
     assert (found[0][1] != found[1][1]).double().mean() < 1e-3
 

@@ -324,6 +324,8 @@ def test_what_the_tasks_are_not_for_is_refused() -> None:
     refused(drawn, upright, "masks=True is for other forms")
     sizes = v2.Compose([v2.RandomShortestSize([40, 50]), BoxesOfMasks()])
     refused(source_of("polygons"), sizes, "masks are of one size")
+    odd = v2.Compose([v2.Resize((64, 66)), BoxesOfMasks()])
+    refused(source_of("polygons"), odd, r"images of \(64, 66\).*multiples of 4")
     with pytest.raises(ConfigurationError, match="task.*'detect', 'segment' or 'pose'"):
         pipelines.yolo(task="obb")
     assert TASKS == ("detect", "segment", "pose")

@@ -88,6 +88,12 @@ def _for_task(form: UltralyticsForm, source: Source, recipe: SplitRecipe) -> Ult
         lacks = "masks=True is for other forms; open it without" if source.drawn else ""
         lacks = lacks or "masks are of one size; add a crop or Letterbox to a (height, width)"
         raise _refused(source, f"and collate_fn='ultralytics' draws masks of its own: {lacks}")
+    size = recipe.geometry.out_size
+    if around and size is not None and any(side % 4 for side in size):
+        raise ConfigurationError(
+            "collate_fn='ultralytics': masks have a quarter of the sides of the images, and the "
+            f"transform makes images of {size}. Give it sides that are multiples of 4."
+        )
     points = [name for name, column in source.instances.items() if is_points(column)]
     return replace(
         form,

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from fastload.backends.masks import MaskDrawer
 from fastload.draws import Int64Array
+from fastload.errors import SourceError
 from fastload.geometry.points import PointMap
 from fastload.sources.ragged import Ragged, offsets_of
 
@@ -40,7 +41,9 @@ def overlaps(
         polygons: of each of B images its objects, of each its polygons, of these the corners
             [pixels]; numpy arrays.
         chosen: (N,) which objects of all images, ascending.
-        size: (height, width) of the images.
+        size: (height, width) of the images, multiples of 4.
+
+    Raises SourceError: a polygon cannot be drawn.
     """
     kept = np.zeros(len(polygons.values), dtype=np.bool_)
     kept[chosen] = True
@@ -79,5 +82,8 @@ def drawn(objects: Ragged, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
     shapes = Ragged(Ragged(numbers, places[len(_SHIFTS) * of_objects.offsets]), objects.offsets)
     sizes = np.tile(np.array(size, dtype=np.int64) * _FINER, (len(objects), 1))
     masks, undrawn = MaskDrawer().draw(shapes, PointMap.identity(sizes, traced=True))
-    assert not undrawn, undrawn
+    if undrawn:
+        raise SourceError(
+            f"polygons: masks of them cannot be drawn: {next(iter(undrawn.values()))}"
+        )
     return np.ascontiguousarray(masks.values[:, 1::_FINER, 1::_FINER])

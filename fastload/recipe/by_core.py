@@ -10,7 +10,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from fastload import native
 from fastload.draws import Draws
 from fastload.recipe.operation import Operation, PixelOperation, Size
 from fastload.recipe.split import BatchProgram, Empty, Step
@@ -20,16 +19,15 @@ from fastload.sources.kinds import PixelKind
 
 def by_core(
     programs: Sequence[BatchProgram], device: torch.device
-) -> tuple[HostColour | None, Sequence[BatchProgram]]:
+) -> tuple[HostColour, Sequence[BatchProgram]]:
     """The core's threads, and the programs of batches on a device, which follow those that
     `SplitRecipe.with_colour_on_host` has split off. Where the device is the CPU, operations of
     colour that come after others, such as a warp, are done by the core as well: in one thread that
     takes 3% of the time of torch's operations for `HueSaturationValue` and 15% for blurs, and the
     bits are the same. So are operations on floats that have steps (`floats_by_core`), whose pixels
-    are those of torch within 3e-6 of their range, and 5e-5 where they are turned. None where the
-    core is not built: the programs are as they were."""
-    if not native.available():
-        return None, programs
+    are those of torch within 3e-6 of their range, and 5e-5 where they are turned.
+
+    Raises BackendUnavailableError: the core is not built."""
     colour = HostColour()
     if device.type != "cpu":
         return colour, programs
