@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -366,7 +366,7 @@ class DeviceStage:
     ) -> dict[Any, Any]:
         """The columns after the operations that have their place on the host: in the memory of the
         batch where nobody else sees it (`Traits.owns_batches`)."""
-        recoloured = dict(columns)
+        recoloured, work = dict(columns), []
         for program, names in zip(self._host_programs, self._views, strict=True):
             for name in names:
                 if name not in columns or not self._pixels[name].coloured:
@@ -389,8 +389,10 @@ class DeviceStage:
                 images = np.require(images, None, ["C", "W"]) if self._owned else images.copy("C")
                 recoloured[name] = images
                 height, width, channels = images.shape[1:]
-                for stream, op in program.ops:
-                    colour.run(images, op.colour_steps(draws, stream, (channels, height, width)))
+                shape = (channels, height, width)
+                steps = [op.colour_steps(draws, stream, shape) for stream, op in program.ops]
+                work.append((images, list(chain.from_iterable(steps))))
+        colour.run_together(work)
         return recoloured
 
     def _as_tensors(

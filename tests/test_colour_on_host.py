@@ -33,7 +33,7 @@ from fastload.recipe.outputs import Outputs
 from fastload.recipe.split import BatchProgram
 from fastload.recipe.transforms import BGR, HSVShift
 from fastload.render.host_colour import HostColour
-from fastload.render.steps import KINDS, ColourSteps
+from fastload.render.steps import KINDS, ColourSteps, joined
 from fastload.sources import open_source
 from fastload.sources.kinds import IMAGE, MASK, VALUE
 
@@ -270,6 +270,44 @@ def test_a_batch_without_images_is_left_as_it_is() -> None:
     assert {name: column.tolist() for name, column in batch.items()} == {"label": [0, 1]}
 
 
+def test_steps_of_several_batches_are_done_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch after its own steps, in their order; neighbouring steps of colour as one."""
+    draws, calls, submitted = Draws(3, 0, np.arange(24)), [], HostColour._submitted
+    transforms = (JITTER, v2.RandomGrayscale(0.5), v2.GaussianBlur(5))
+    ops = [op for t in transforms for _, op in Recipe.from_transform(t).split().programs[0].ops]
+    colour, wanted, work = HostColour(2), [], []
+    for number, order in enumerate(([0, 1, 2], [2, 1], [], [1, 0, 2, 0])):
+        images = pictures(size=(20 + number, 31))
+        steps = [s for k in order for s in ops[k].colour_steps(draws, k, (3, 20 + number, 31))]
+        alone = images.copy()
+        for step in steps:
+            colour.run(alone, [step])
+        wanted.append(alone)
+        work.append((images, steps))
+
+    def noted(self: HostColour, images: Any, part: Any) -> Any:
+        calls.append((type(part).__name__.removesuffix("Steps"), images.shape[1]))
+        return submitted(self, images, part)
+
+    monkeypatch.setattr(HostColour, "_submitted", noted)
+    colour.run_together(work)
+    colour.close()
+    for (images, _), expected in zip(work, wanted, strict=True):
+        assert (images == expected).all()
+    first = [("Colour", 20), ("Blur", 21), ("Colour", 23)]
+    second = [("Blur", 20), ("Colour", 21), ("Blur", 23)]
+    assert calls == [*first, *second, ("Colour", 23)]
+
+
+def test_steps_that_fill_differently_stay_apart() -> None:
+    kinds, numbers = np.zeros((2, 1), np.int32), np.ones((2, 1, 6), np.float32)
+    one, other = ColourSteps(kinds, numbers), ColourSteps(kinds, numbers, fill=(1.0, 2.0, 3.0))
+    assert [len(joined(some)) for some in ([one, one], [one, other], [])] == [1, 2, 0]
+    (both,) = joined([one, one])
+    assert isinstance(both, ColourSteps)
+    assert both.kinds.shape == (2, 2)
+
+
 def test_noise_is_for_any_number_of_channels() -> None:
     images, noise = pictures(4, count=7), v2.GaussianNoise()
     _, batch = hosted(images, noise)
@@ -404,6 +442,36 @@ def test_the_core_converts_to_the_bits_of_torch(
         assert torch.equal(op.apply(part, draws, 0), wanted)
         assert torch.equal(op.into(out[:1]).apply(part, draws, 0), wanted)
     assert len(given) == 12
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_a_conversion_by_the_core_writes_a_whole_batch_into_its_memory(
+    monkeypatch: pytest.MonkeyPatch, layout: torch.memory_format
+) -> None:
+    """Where its pixels lie as those of the images; else a piece at a time, and they are copied."""
+    images = torch.from_numpy(pictures(size=(80, 90))).permute(0, 3, 1, 2)
+    draws, made, calls = Draws(1, 0, np.arange(len(images))), list[torch.Tensor](), list[int]()
+    convert = NativePool.convert
+
+    def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        made.append(torch.full(shape, torch.nan, dtype=dtype).contiguous(memory_format=layout))
+        return made[-1]
+
+    def noted(self: NativePool, pixels: Any, *others: Any, **more: Any) -> Any:
+        calls.append(len(pixels))
+        return convert(self, pixels, *others, **more)
+
+    monkeypatch.setattr(NativePool, "convert", noted)
+    monkeypatch.setattr(BatchProgram, "piece_bytes", 1)
+    whole = layout == torch.channels_last
+    for op in _conversions():
+        program = BatchProgram(((0, op),))
+        found = program({"image": images}, {"image": IMAGE}, draws, empty=empty)["image"]
+        assert found.data_ptr() == made[-1].data_ptr()
+        assert torch.equal(found, _converted_by_torch(images, op))
+        assert calls == ([len(images)] if whole else [1] * len(images))
+        calls.clear()
+    assert len(made) == 3
 
 
 def test_what_the_core_does_not_convert(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,8 +77,8 @@ class ColorJitter(PixelOperation):
     def _in_order(self, draws: Draws, stream: int) -> tuple[npt.NDArray[np.float32], Int64Array]:
         """The factors, and (B, n) which of them comes when, without those that are left alone."""
         factors, order = self.parameters(draws, stream)
-        active = [k for k, name in enumerate(_PROPERTIES) if getattr(self, name) is not None]
-        return factors, order[np.isin(order, active)].reshape(len(draws), len(active))
+        active = np.array([getattr(self, name) is not None for name in _PROPERTIES])
+        return factors, order[active[order]].reshape(len(draws), active.sum())
 
     def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
         factors, order = self._in_order(draws, stream)
@@ -210,7 +210,8 @@ class GaussianBlur(PixelOperation):
     def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
         self.size_after(shape[1:])
         sigmas, (width, height) = self.sigmas(draws, stream), self.kernel_size
-        return [BlurSteps(gaussian_weights(sigmas, height), gaussian_weights(sigmas, width))]
+        down = gaussian_weights(sigmas, height)
+        return [BlurSteps(down, down if width == height else gaussian_weights(sigmas, width))]
 
 
 def shape_of(images: torch.Tensor) -> tuple[int, int, int]:

@@ -96,6 +96,9 @@ class ToDtype(PixelOperation):
             ) from error
         return result
 
+    def reads_once(self, images: torch.Tensor) -> bool:
+        return self.dtype == torch.float32 and _core_converts(images)
+
     def _numbers(self, channels: int) -> _Numbers:
         """As those of `_ConvertAndNormalize`."""
         scale = np.full(channels, 1.0 / 255 if self.scale else 1.0, dtype=np.float32)
@@ -203,11 +206,8 @@ class Normalize(PixelOperation):
                 f"Normalize has {len(self.mean)} means and {len(self.std)} deviations for images "
                 f"of {counted(channels, 'channel')}; give 1 or {channels} of each."
             )
-        mean, std = (
-            np.broadcast_to(np.array(values, dtype=np.float64), channels)
-            for values in (self.mean, self.std)
-        )
-        return mean, std
+        zeros = np.zeros(channels)
+        return zeros + self.mean, zeros + self.std
 
 
 @dataclass(frozen=True)
@@ -252,6 +252,10 @@ class _ConvertAndNormalize(PixelOperation):
         rows = not out.is_contiguous() and out.is_contiguous(memory_format=torch.channels_last)
         return replace(self, out=out) if direct and rows and self.deliver is None else self
 
+    def reads_once(self, images: torch.Tensor) -> bool:
+        alone = self.mixing is None and self.deliver is None
+        return alone and self.convert.dtype == torch.float32 and _core_converts(images)
+
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         # On a CPU the kernels run for tests alone.
         asked = images.device.type != "cpu" or fused.SWITCH in os.environ
@@ -291,12 +295,17 @@ class _ConvertAndNormalize(PixelOperation):
 
     def _numbers(self, channels: int) -> _Numbers:
         """(C,) each: what uint8 pixels are multiplied by, and what is added."""
-        mean, std = self.normalize.per_channel(channels)
-        scale = 1.0 / (std * (255.0 if self.convert.scale else 1.0))
-        return scale.astype(np.float32), (-mean / std).astype(np.float32)
+        return _numbers_of(self.normalize, self.convert.scale, channels)
 
     def describe(self) -> str:
         return f"{self.convert.describe()} + {self.normalize.describe()}"
+
+
+@lru_cache(maxsize=64)
+def _numbers_of(normalize: Normalize, scales: bool, channels: int) -> _Numbers:
+    mean, std = normalize.per_channel(channels)
+    scale = 1.0 / (std * (255.0 if scales else 1.0))
+    return scale.astype(np.float32), (-mean / std).astype(np.float32)
 
 
 _FEW = 1 << 14
@@ -307,12 +316,20 @@ def _by_core(
     images: torch.Tensor, numbers: Callable[[int], _Numbers], out: torch.Tensor | None
 ) -> torch.Tensor | None:
     """See `host_colour.converted`; None: not of such images."""
-    rows = not images.is_contiguous() and images.dtype == torch.uint8
-    if not rows or images.device.type != "cpu":
+    if not _core_converts(images):
         return None
     from fastload.render.host_colour import converted
 
     return converted(images, *numbers(images.shape[1]), out)
+
+
+def _core_converts(images: torch.Tensor) -> bool:
+    rows = not images.is_contiguous() and images.dtype == torch.uint8
+    if not rows or images.device.type != "cpu":
+        return False
+    from fastload.render.host_colour import converts
+
+    return converts(images)
 
 
 @lru_cache(maxsize=64)

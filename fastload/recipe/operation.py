@@ -217,6 +217,11 @@ class Operation:
         and be that. Here: one that does not."""
         return self
 
+    def reads_once(self, images: torch.Tensor) -> bool:
+        """Whether `apply` has no intermediate results of these images: then a whole batch costs no
+        more than its samples one by one."""
+        return False
+
     def colour_steps(self, draws: Draws, stream: int, shape: tuple[int, int, int]) -> list[Steps]:
         """What `apply` does to B uint8 images of this shape (C, H, W), as numbers; for operations
         that have steps. Raises ConfigurationError: it cannot take such images."""

@@ -13,7 +13,7 @@ import torch
 import torchvision.transforms as v1
 from torchvision.transforms import v2
 
-from fastload.draws import Draws, Int64Array
+from fastload.draws import BoolArray, Draws, Int64Array
 from fastload.errors import ConfigurationError
 from fastload.geometry.points import PointMap
 from fastload.recipe.attributes import check_settings
@@ -73,8 +73,8 @@ class _SomeSamples(PixelOperation):
         # drawn for as well.
         inner, numbers = draws.within(stream), count()
         return [
-            steps.only(np.isin(np.arange(len(draws)), rows))
-            for ops, rows in self._chosen(draws, stream)
+            steps.only(goes)
+            for ops, goes in self._drawn(draws, stream)
             for op in ops
             for steps in op.colour_steps(inner, next(numbers), shape)
         ]
@@ -95,12 +95,14 @@ class _SomeSamples(PixelOperation):
             points = points.only(rows, moved)
         return points
 
-    def _chosen(self, draws: Draws, stream: int) -> list[tuple[Operations, Int64Array]]:
-        """The operations of each group, and which samples of a batch go through it."""
+    def _drawn(self, draws: Draws, stream: int) -> list[tuple[Operations, BoolArray]]:
+        """The operations of each group, and (B,) whether a sample goes through it."""
         drawn = draws.uniform(stream, 1)[:, 0]
-        return [
-            (ops, np.flatnonzero((low <= drawn) & (drawn < high))) for ops, low, high in self.groups
-        ]
+        return [(ops, (low <= drawn) & (drawn < high)) for ops, low, high in self.groups]
+
+    def _chosen(self, draws: Draws, stream: int) -> list[tuple[Operations, Int64Array]]:
+        """The operations of each group, and the samples of a batch that go through it."""
+        return [(ops, np.flatnonzero(goes)) for ops, goes in self._drawn(draws, stream)]
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         if self.has_steps and images.dtype == torch.uint8 and fused.active(images):
@@ -199,9 +201,9 @@ class RandomOrder(_SomeSamples):
         """(B, parts): which part comes first, second, ...; all orders are equally likely."""
         return np.argsort(draws.uniform(stream, len(self.parts)), axis=1, kind="stable")
 
-    def _chosen(self, draws: Draws, stream: int) -> list[tuple[Operations, Int64Array]]:
+    def _drawn(self, draws: Draws, stream: int) -> list[tuple[Operations, BoolArray]]:
         return [
-            (ops, np.flatnonzero(part == number))
+            (ops, part == number)
             for part in self.orders(draws, stream).T
             for number, ops in enumerate(self.parts)
         ]

@@ -335,15 +335,22 @@ class BatchProgram:
         dtype: torch.dtype | None,
         piece: int,
     ) -> dict[str, torch.Tensor]:
-        """`piece` samples at a time, on a CPU."""
+        """`piece` samples at a time, on a CPU; all at once where they are read and written once."""
         batch = len(draws)
         result: dict[str, torch.Tensor] = {}
         for name, tensor in pixels.items():
-            for start in range(0, batch, piece):
-                rows = slice(start, start + piece)
-                out = result[name][rows] if start else None
+            step = piece
+            if empty is not None and dtype is None and kinds[name].coloured:
+                passes = [op for _, op in self._passes(tensor.dtype)]
+                if len(passes) == 1 and passes[0].reads_once(tensor):
+                    made = empty(tuple(tensor.shape), passes[0].output_dtype(tensor.dtype))
+                    result[name] = made
+                    step = batch if _format_of(made) == _format_of(tensor) else piece
+            for start in range(0, batch, step):
+                rows = slice(start, start + step)
+                out = result[name][rows] if name in result else None
                 part = self._run(tensor[rows], kinds[name], draws.take(rows), None, dtype, out)
-                if start == 0:
+                if out is None:
                     whole = (batch, *part.shape[1:])
                     result[name] = (
                         torch.empty(

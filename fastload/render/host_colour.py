@@ -3,7 +3,7 @@ that torch's operations give on this processor."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ from fastload.render.steps import (
     MixtureSteps,
     NoiseSteps,
     Steps,
+    joined,
 )
 
 if TYPE_CHECKING:
@@ -40,10 +41,19 @@ class HostColour:
     def run(self, images: npt.NDArray[np.uint8], steps: Sequence[Steps]) -> None:
         """(B, H, W, C) uint8 images, C = 1 or 3 (of noise any), C-contiguous and writable, after
         all of these, one after the other, in place."""
-        if not images.size:
-            return
-        for part in steps:
-            self._wait(self._submitted(images, part))
+        self.run_together([(images, steps)])
+
+    def run_together(
+        self, batches: Iterable[tuple[npt.NDArray[np.uint8], Sequence[Steps]]]
+    ) -> None:
+        """Several batches in memory of their own, each after steps of its own, as by `run`. Their
+        first steps are done side by side, then their second ones, so that this thread and those of
+        the core wait for each other as often as the longest has steps."""
+        left = [(images, joined(steps)) for images, steps in batches if images.size]
+        while left := [(images, steps) for images, steps in left if steps]:
+            started = [self._submitted(images, steps.pop(0)) for images, steps in left]
+            for pending in started:
+                self._wait(pending)
 
     def _submitted(self, images: npt.NDArray[np.uint8], part: Steps) -> Pending:
         if isinstance(part, NoiseSteps):
@@ -144,6 +154,12 @@ class HostColour:
         self._pool.close()
 
 
+def converts(images: torch.Tensor) -> bool:
+    """Whether `converted` can convert (B, C, H, W) images."""
+    rgb = images.shape[1] == 3 and images.dtype == torch.uint8 and images.device.type == "cpu"
+    return rgb and (images.stride(3), images.stride(1)) == (3, 1) and native.available()
+
+
 def converted(
     images: torch.Tensor,
     scale: npt.NDArray[np.float32],
@@ -154,10 +170,9 @@ def converted(
     `torch.addcmul` does it here, by the native core in this thread; their pixels lie packed, as do
     those of the result. `out`: where it may be written to. None: the core is not built, or the
     images lie otherwise."""
-    pixels = images.permute(0, 2, 3, 1)
-    packed = images.shape[1] == 3 and pixels.stride()[2:] == (3, 1)
-    if not (packed and native.available()):
+    if not converts(images):
         return None
+    pixels = images.permute(0, 2, 3, 1)
     if out is None or not out.permute(0, 2, 3, 1).is_contiguous() or out.shape != images.shape:
         out = torch.empty(pixels.shape, dtype=torch.float32, device="cpu").permute(0, 3, 1, 2)
     done = core_pool().convert(

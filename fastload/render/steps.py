@@ -3,6 +3,7 @@ core, does all of them in one call. How pixels are looked for, as numbers, too."
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -80,7 +81,16 @@ class ColourSteps:
 
     def only(self, rows: BoolArray) -> ColourSteps:
         """None for the samples where (B,) `rows` is False."""
-        return replace(self, kinds=np.where(rows[:, None], self.kinds, np.int32(-1)))
+        kinds = np.where(rows[:, None], self.kinds, np.int32(-1))
+        return ColourSteps(kinds, self.numbers, self.bilinear, self.fill)
+
+    def then(self, other: ColourSteps) -> ColourSteps | None:
+        """These steps and then others; None where images are looked at in another way."""
+        if (self.bilinear, self.fill) != (other.bilinear, other.fill):
+            return None
+        kinds = np.concatenate([self.kinds, other.kinds], axis=1)
+        numbers = np.concatenate([self.numbers, other.numbers], axis=1)
+        return ColourSteps(kinds, numbers, self.bilinear, self.fill)
 
     def in_front(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """Kinds and numbers, with the steps of each sample before the places that have none."""
@@ -215,3 +225,17 @@ Steps: TypeAlias = (
     | NoiseSteps
     | JpegSteps
 )
+
+
+def joined(steps: Sequence[Steps]) -> list[Steps]:
+    """The same, with neighbours that are `ColourSteps` as one where they can be: images are read
+    and written once for all of them."""
+    result: list[Steps] = []
+    for part in steps:
+        last = result[-1] if result else None
+        both = isinstance(part, ColourSteps) and isinstance(last, ColourSteps)
+        if both and (whole := last.then(part)) is not None:
+            result[-1] = whole
+        else:
+            result.append(part)
+    return result
