@@ -25,6 +25,7 @@ from fastload.recipe.pillow_augment import (
     run_pillow_steps,
 )
 from fastload.render.host_colour import HostColour
+from fastload.render.steps import KINDS, ColourSteps
 
 EVERY = tuple(Augmentation(name, 0.8, 9.0, 3.0, most=14.0) for name in NAMES)
 SHARP = tuple(one for one in EVERY if not one.blurs)
@@ -94,6 +95,43 @@ def test_moves_are_those_of_pillow(cubic: bool) -> None:
         apart = np.abs(np.asarray(wanted).astype(int) - found)
         assert apart.max() <= 1  # a value that is whole is cut, or not
         assert (apart > 0).mean() < 1e-3
+
+
+@pytest.mark.parametrize("width", [1, 31, 33, 100])
+@pytest.mark.parametrize("cubic", [False, True])
+def test_the_core_moves_as_torch_along_lines_and_across_them(cubic: bool, width: int) -> None:
+    """Turns, mirrors, images that are larger or smaller; and maps along whose lines, or columns,
+    no place lies between two pixels."""
+    rng = np.random.default_rng(5)
+    angles = rng.uniform(-4, 4, 20)
+    cos, sin, shifts = np.cos(angles), np.sin(angles), rng.uniform(-20, 20, (2, 20))
+    matrices = np.array(
+        [
+            *zip(cos, sin, shifts[0] + 20, -sin, cos, shifts[1] + 10, strict=True),
+            [1, 0, 0, 0, 1, 0],
+            [1, 0.3, -4.7, 0, 1, 0],
+            [1, 0, 0, 0.3, 1, -3.2],
+            [1, 0, 7.3, 0, 1, 0],
+            [1, 0, -8, 0, 1, 5],
+            [1, 0, 0, 0, 1, 2.6],
+            [-1, 0, width, 0, 1, 0],
+            [0.1, 0, 0.5, 0, 0.1, 0.5],
+            [3.7, 0, -60, 0, 2.2, -3],
+            [1e30, 0, -1e30, 0, 1, 0],
+            [np.nan, 0, 0, 0, 1, 0],
+            [1, 0, 0, 0, 1, np.inf],
+        ],
+        dtype=np.float32,
+    )
+    images, fill = pictures(len(matrices), (21, width)), (124.0, 116.0, 104.0)
+    images[:] = rng.integers(0, 256, images.shape)
+    given = torch.from_numpy(images).permute(0, 3, 1, 2)
+    wanted = moved(given, torch.from_numpy(matrices), fill, cubic=cubic).permute(0, 2, 3, 1)
+    kinds = np.full((len(matrices), 1), KINDS.index("move_bicubic" if cubic else "move_bilinear"))
+    colour, made = HostColour(1), images.copy()
+    colour.run(made, [ColourSteps(kinds.astype(np.int32), matrices[:, None], fill=fill)])
+    colour.close()
+    np.testing.assert_array_equal(made, wanted.numpy())
 
 
 def test_magnitudes_are_normal_or_uniform_and_cut() -> None:

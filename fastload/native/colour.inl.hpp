@@ -11,43 +11,31 @@
 #include "colour_loops.hpp"
 #include "colour_tables.inl.hpp"
 #include "hsv.inl.hpp"
+#include "move.inl.hpp"
 #include "neighbours.inl.hpp"
+#include "planes.inl.hpp"
 
 namespace fastload {
 namespace {
 
-// The input and output of a step: planar images of one or three channels.
-struct Planes {
-    const uint8_t* from;
-    uint8_t* to;
-    Size size;
-    int channels;
-
-    // Pixels.
-    size_t plane() const {
-        return static_cast<size_t>(size.height) * static_cast<size_t>(size.width);
-    }
-    size_t values() const { return plane() * static_cast<size_t>(channels); }
-};
-
-void brightness(const Planes& p, float factor) {
+void brightness(Planes p, float factor) {
     const size_t values = p.values();
     for (size_t i = 0; i < values; ++i) p.to[i] = to_byte(to_float(p.from[i]) * factor);
 }
 
-void linear(const Planes& p, float factor, float added) {
+void linear(Planes p, float factor, float added) {
     const size_t values = p.values();
     for (size_t i = 0; i < values; ++i) p.to[i] = to_byte(to_float(p.from[i]) * factor + added);
 }
 
-void gamma(const Planes& p, const float* exponent) {
+void gamma(Planes p, const float* exponent) {
     GammaTable table;
     table.make(exponent);
     const size_t values = p.values();
     for (size_t i = 0; i < values; ++i) p.to[i] = table.made[p.from[i]];
 }
 
-void contrast(const Planes& p, float factor, float rest) {
+void contrast(Planes p, float factor, float rest) {
     const size_t plane = p.plane(), values = p.values();
     int64_t total = 0;
     if (p.channels == 3) {
@@ -64,7 +52,7 @@ void contrast(const Planes& p, float factor, float rest) {
 }
 
 // One step on all pixels of a planar image.
-void step_in_blocks(const Planes& p, ColourKind kind, const float* numbers) {
+void step_in_blocks(Planes p, ColourKind kind, const float* numbers) {
     const size_t plane = p.plane();
     Block block;
     StepTables tables;
@@ -84,7 +72,7 @@ void step_in_blocks(const Planes& p, ColourKind kind, const float* numbers) {
 }
 
 // Of grey images an `hsv` step changes the value, by what is added to it alone.
-void add_to_value(const Planes& p, float number) {
+void add_to_value(Planes p, float number) {
     const int32_t shift = whole_shift(number);
     const size_t values = p.values();
     for (size_t i = 0; i < values; ++i)
@@ -92,13 +80,13 @@ void add_to_value(const Planes& p, float number) {
 }
 
 // `number`: a mask of the bits that stay.
-void posterize(const Planes& p, float number) {
+void posterize(Planes p, float number) {
     const uint8_t mask = to_byte(number);
     const size_t values = p.values();
     for (size_t i = 0; i < values; ++i) p.to[i] = p.from[i] & mask;
 }
 
-void solarize(const Planes& p, float smallest) {
+void solarize(Planes p, float smallest) {
     const size_t values = p.values();
     for (size_t i = 0; i < values; ++i) {
         const auto inverted = static_cast<uint8_t>(255 - p.from[i]);
@@ -107,7 +95,7 @@ void solarize(const Planes& p, float smallest) {
 }
 
 // Adds to the values below 128.
-void solarize_add(const Planes& p, float added) {
+void solarize_add(Planes p, float added) {
     const size_t values = p.values();
     for (size_t i = 0; i < values; ++i) {
         const uint8_t sum = to_byte(to_float(p.from[i]) + added);
@@ -115,7 +103,7 @@ void solarize_add(const Planes& p, float added) {
     }
 }
 
-void grey(const Planes& p) {
+void grey(Planes p) {
     const size_t plane = p.plane();
     for (size_t i = 0; i < plane; ++i)
         p.to[i] = to_byte(grey_of(p.from[i], p.from[plane + i], p.from[2 * plane + i]));
@@ -125,7 +113,7 @@ void grey(const Planes& p) {
 
 // Blends each pixel with the weighted mean of its 3 x 3 neighbourhood, in which the pixel itself
 // counts five times. The border pixels stay as they are.
-void sharpness(const Planes& p, float rest) {
+void sharpness(Planes p, float rest) {
     std::memcpy(p.to, p.from, p.values());
     const auto width = static_cast<ptrdiff_t>(p.size.width);
     for (int channel = 0; channel < p.channels; ++channel) {
@@ -145,7 +133,18 @@ void sharpness(const Planes& p, float rest) {
     }
 }
 
-void autocontrast(const Planes& p) {
+// Each byte replaced by that of a table of 256.
+void look_up(const uint8_t* table, const uint8_t* from, uint8_t* to, size_t count) {
+    size_t i = 0;
+#if defined(FASTLOAD_HSV_PIXELS)
+    const ByteTable by_vector(Listed<256>([&](int x) { return table[x]; }));
+    for (; i + 64 <= count; i += 64)
+        _mm512_storeu_si512(to + i, by_vector.at(_mm512_loadu_si512(from + i)));
+#endif
+    for (; i < count; ++i) to[i] = table[from[i]];
+}
+
+void autocontrast(Planes p) {
     const size_t plane = p.plane();
     for (int channel = 0; channel < p.channels; ++channel) {
         const uint8_t* from = p.from + plane * static_cast<size_t>(channel);
@@ -163,18 +162,22 @@ void autocontrast(const Planes& p) {
         uint8_t table[256];
         for (int value = 0; value < 256; ++value)
             table[value] = to_byte((static_cast<float>(value) - low) / scale);
-        for (size_t i = 0; i < plane; ++i) to[i] = table[from[i]];
+        look_up(table, from, to, plane);
     }
 }
 
 // As Pillow's ImageOps.equalize.
-void equalize(const Planes& p) {
+void equalize(Planes p) {
     const size_t plane = p.plane();
     for (int channel = 0; channel < p.channels; ++channel) {
         const uint8_t* from = p.from + plane * static_cast<size_t>(channel);
         uint8_t* to = p.to + plane * static_cast<size_t>(channel);
-        int64_t counts[256] = {};
-        for (size_t i = 0; i < plane; ++i) ++counts[from[i]];
+        // Neighbours are often equal, and a count that was just written is read late: four counts.
+        int64_t counts[256], parts[4][256] = {};
+        for (size_t i = 0; i < plane; ++i) ++parts[i % 4][from[i]];
+        for (int value = 0; value < 256; ++value)
+            counts[value] =
+                (parts[0][value] + parts[1][value]) + (parts[2][value] + parts[3][value]);
         int last = 255;
         while (last > 0 && counts[last] == 0) --last;
         const int64_t step = (static_cast<int64_t>(plane) - counts[last]) / 255;
@@ -188,14 +191,14 @@ void equalize(const Planes& p) {
             table[value] = static_cast<uint8_t>(std::min<int64_t>((below + step / 2) / step, 255));
             below += counts[value];
         }
-        for (size_t i = 0; i < plane; ++i) to[i] = table[from[i]];
+        look_up(table, from, to, plane);
     }
 }
 
 // An affine map of the image, centre to centre; `matrix` gives where output pixels lie in the
 // input. As _affine of fastload/recipe/augment.py with torch's grid_sample, which has zeros outside
 // of the image.
-void affine(const Planes& p, const float* matrix, const ColourTable& table) {
+void affine(Planes p, const float* matrix, const ColourTable& table) {
     const int height = p.size.height, width = p.size.width;
     const float half_height = static_cast<float>(height) * 0.5f,
                 half_width = static_cast<float>(width) * 0.5f;
@@ -268,140 +271,6 @@ void affine(const Planes& p, const float* matrix, const ColourTable& table) {
     }
 }
 
-// Some output pixels of a row: where each lies in the input.
-struct Places {
-    static constexpr size_t kMost = 64;
-    float right[kMost], down[kMost];  // of the pixel at its top left, less than 1
-    int32_t left[kMost];              // the column of that pixel
-    ptrdiff_t rows[4][kMost];         // the lines from that above it on, the border repeated
-    int32_t inside[kMost];            // 1, or 0 where it is outside
-    bool within;    // whether all columns from `left` - 1 to `left` + 2 are in the image
-    bool straight;  // and all pixels lie side by side in a line
-};
-
-// Those from `column` on. `matrix` takes the middle of an output pixel to a place in the input, in
-// pixels from the top left corner.
-void find_places(const Planes& p, const float* matrix, int row, int column, size_t count,
-                 Places& found) {
-    const auto height = static_cast<float>(p.size.height), width = static_cast<float>(p.size.width);
-    const float y = static_cast<float>(row) + 0.5f, x_of_y = matrix[1] * y, y_of_y = matrix[4] * y;
-    int32_t tops[Places::kMost];
-    for (size_t i = 0; i < count; ++i) {
-        const float x = static_cast<float>(column + static_cast<int>(i)) + 0.5f;
-        const float in_x = (matrix[0] * x + x_of_y) + matrix[2],
-                    in_y = (matrix[3] * x + y_of_y) + matrix[5];
-        // False for NaN.
-        const bool inside = (in_x >= 0.0f) & (in_x < width) & (in_y >= 0.0f) & (in_y < height);
-        const float across = (inside ? in_x : 0.0f) - 0.5f, along = (inside ? in_y : 0.0f) - 0.5f;
-        const float left = std::floor(across), top = std::floor(along);
-        found.inside[i] = inside;
-        found.right[i] = across - left;
-        found.down[i] = along - top;
-        found.left[i] = static_cast<int32_t>(left);
-        tops[i] = static_cast<int32_t>(top);
-    }
-    for (int k = 0; k < 4; ++k) {
-        for (size_t i = 0; i < count; ++i) {
-            const int32_t line = std::clamp(tops[i] + k - 1, 0, p.size.height - 1);
-            found.rows[k][i] = static_cast<ptrdiff_t>(line) * p.size.width;
-        }
-    }
-    int32_t least = found.left[0], most = least, crooked = 0;
-    for (size_t i = 0; i < count; ++i) {
-        least = std::min(least, found.left[i]);
-        most = std::max(most, found.left[i]);
-        crooked |= (found.left[i] - static_cast<int32_t>(i)) ^ found.left[0];
-        crooked |= tops[i] ^ tops[0];
-    }
-    found.within = least >= 1 && most + 2 < p.size.width;
-    found.straight = found.within && crooked == 0;
-}
-
-// The four bytes from a place on, the first of them lowest.
-inline uint32_t four_from(const uint8_t* near) {
-    return static_cast<uint32_t>(near[0]) | static_cast<uint32_t>(near[1]) << 8 |
-           static_cast<uint32_t>(near[2]) << 16 | static_cast<uint32_t>(near[3]) << 24;
-}
-
-// Of each output pixel, the four bytes from the column before `left` on, of line `k`.
-void find_bytes(const uint8_t* from, const Places& places, int k, size_t count, int32_t width,
-                uint32_t* found) {
-    const ptrdiff_t* rows = places.rows[k];
-    if (places.straight) {
-        const uint8_t* near = from + rows[0] + places.left[0] - 1;
-        for (size_t i = 0; i < count; ++i) found[i] = four_from(near + i);
-    } else if (places.within) {
-        for (size_t i = 0; i < count; ++i)
-            found[i] = four_from(from + rows[i] + places.left[i] - 1);
-    } else {  // the border repeated
-        for (size_t i = 0; i < count; ++i) {
-            uint8_t near[4];
-            for (int32_t n = 0; n < 4; ++n)
-                near[n] = from[rows[i] + std::clamp(places.left[i] + n - 1, 0, width - 1)];
-            found[i] = four_from(near);
-        }
-    }
-}
-
-// Between two values, and between the middle two of four: equal values give that value.
-inline float between(float a, float b, float part) { return a + (b - a) * part; }
-
-inline float between(float a, float b, float c, float d, float part) {
-    const float square = (2.0f * (a - b) + c) - d, cube = ((b - a) - c) + d;
-    return b + part * ((c - a) + part * (square + part * cube));
-}
-
-// An affine map of the image, by the formulas of Pillow's Image.transform: a pixel whose place is
-// outside of the image is the fill, any other is interpolated with the border repeated, and its
-// fraction cut off.
-template <bool kCubic>
-void move(const Planes& p, const float* matrix, const ColourTable& table) {
-    constexpr int kFirst = kCubic ? 0 : 1, kEnd = kCubic ? 4 : 3;
-    const size_t plane = p.plane();
-    Places places;
-    uint32_t bytes[Places::kMost];
-    float lines[4][Places::kMost];
-    int32_t made[Places::kMost];
-    const auto whole = [](float x) {
-        x = x > 0.0f ? x : 0.0f;
-        return static_cast<int32_t>(x < 255.0f ? x : 255.0f);
-    };
-    const auto byte = [](uint32_t four, int k) {
-        return static_cast<float>(static_cast<int32_t>(four >> (8 * k) & 255));
-    };
-    for (int row = 0; row < p.size.height; ++row) {
-        for (int column = 0; column < p.size.width; column += static_cast<int>(Places::kMost)) {
-            const size_t count =
-                std::min(Places::kMost, static_cast<size_t>(p.size.width - column));
-            find_places(p, matrix, row, column, count, places);
-            const size_t first = static_cast<size_t>(row) * static_cast<size_t>(p.size.width) +
-                                 static_cast<size_t>(column);
-            for (int channel = 0; channel < p.channels; ++channel) {
-                const uint8_t* from = p.from + plane * static_cast<size_t>(channel);
-                uint8_t* to = p.to + plane * static_cast<size_t>(channel) + first;
-                const int32_t fill = table.fills ? to_byte(table.fill[channel]) : 0;
-                for (int k = kFirst; k < kEnd; ++k) {
-                    find_bytes(from, places, k, count, p.size.width, bytes);
-                    for (size_t i = 0; i < count; ++i) {
-                        const uint32_t four = bytes[i];
-                        lines[k][i] = kCubic
-                                          ? between(byte(four, 0), byte(four, 1), byte(four, 2),
-                                                    byte(four, 3), places.right[i])
-                                          : between(byte(four, 1), byte(four, 2), places.right[i]);
-                    }
-                }
-                for (size_t i = 0; i < count; ++i) {
-                    const float value = kCubic ? between(lines[0][i], lines[1][i], lines[2][i],
-                                                         lines[3][i], places.down[i])
-                                               : between(lines[1][i], lines[2][i], places.down[i]);
-                    made[i] = places.inside[i] * whole(value) + (1 - places.inside[i]) * fill;
-                }
-                for (size_t i = 0; i < count; ++i) to[i] = static_cast<uint8_t>(made[i]);
-            }
-        }
-    }
-}
-
 // A number in 65,536ths, cut to whole ones. What is none, or 2^19 or more, is far to the left.
 inline int64_t in_65536ths(float number) {
     constexpr int64_t kMost = int64_t{1} << 35;
@@ -412,7 +281,7 @@ inline int64_t in_65536ths(float number) {
 // An affine map of the image, as Pillow's Image.transform takes the nearest pixel: in whole
 // 65,536ths of a pixel, of which the place of an output pixel is the sum. Outside of the image it
 // is the fill.
-void move_nearest(const Planes& p, const float* matrix, const ColourTable& table) {
+void move_nearest(Planes p, const float* matrix, const ColourTable& table) {
     constexpr int kMost = 64;
     const size_t plane = p.plane();
     int64_t m[6];
@@ -441,7 +310,7 @@ void move_nearest(const Planes& p, const float* matrix, const ColourTable& table
 
 // A rectangle of one value, the last of its columns and lines in it. `edges`: left, top, right,
 // bottom.
-void cut_out(const Planes& p, const float* edges, float value) {
+void cut_out(Planes p, const float* edges, float value) {
     std::memcpy(p.to, p.from, p.values());
     if (!(edges[0] <= edges[2] && edges[1] <= edges[3])) return;  // nor what is no number
     const auto first = [](float edge, int length) {
@@ -462,8 +331,10 @@ void cut_out(const Planes& p, const float* edges, float value) {
     }
 }
 
-// One step on a planar image. Operations on colours copy grey images.
-void colour_step(const Planes& p, ColourKind kind, const float* numbers, const ColourTable& table) {
+// One step on a planar image. Operations on colours copy grey images. `bordered`: memory of
+// `bordered_bytes`.
+void colour_step(Planes p, ColourKind kind, const float* numbers, const ColourTable& table,
+                 uint8_t* bordered) {
     const bool coloured = p.channels == 3;
     switch (kind) {
         case ColourKind::brightness: return brightness(p, numbers[0]);
@@ -477,8 +348,8 @@ void colour_step(const Planes& p, ColourKind kind, const float* numbers, const C
         case ColourKind::equalize: return equalize(p);
         case ColourKind::solarize_add: return solarize_add(p, numbers[0]);
         case ColourKind::affine: return affine(p, numbers, table);
-        case ColourKind::move_bilinear: return move<false>(p, numbers, table);
-        case ColourKind::move_bicubic: return move<true>(p, numbers, table);
+        case ColourKind::move_bilinear: return move<false>(p, numbers, table, bordered);
+        case ColourKind::move_bicubic: return move<true>(p, numbers, table, bordered);
         case ColourKind::move_nearest: return move_nearest(p, numbers, table);
         case ColourKind::cut_out: return cut_out(p, numbers, numbers[4]);
         case ColourKind::hsv:
@@ -494,32 +365,6 @@ void colour_step(const Planes& p, ColourKind kind, const float* numbers, const C
             break;
     }
     std::memcpy(p.to, p.from, p.values());
-}
-
-// Packed pixels to planes.
-void to_planes(const uint8_t* pixels, size_t plane, int channels, uint8_t* out) {
-    if (channels == 1) {
-        std::memcpy(out, pixels, plane);
-        return;
-    }
-    for (size_t i = 0; i < plane; ++i) {
-        out[i] = pixels[3 * i];
-        out[plane + i] = pixels[3 * i + 1];
-        out[2 * plane + i] = pixels[3 * i + 2];
-    }
-}
-
-// Planes to packed pixels.
-void to_pixels(const uint8_t* planes, size_t plane, int channels, uint8_t* out) {
-    if (channels == 1) {
-        std::memcpy(out, planes, plane);
-        return;
-    }
-    for (size_t i = 0; i < plane; ++i) {
-        out[3 * i] = planes[i];
-        out[3 * i + 1] = planes[plane + i];
-        out[3 * i + 2] = planes[2 * plane + i];
-    }
 }
 
 #if defined(FASTLOAD_HSV_PIXELS)
@@ -549,7 +394,7 @@ void recolour(const ColourTable& table, int row, Size size, int channels, uint8_
     const size_t values = plane * static_cast<size_t>(channels);
     const float* weights =
         table.weights ? table.weights + static_cast<ptrdiff_t>(row) * (1 + table.chains) : nullptr;
-    uint8_t *current = scratch, *next = current + values;
+    uint8_t *current = scratch, *next = current + values, *const bordered = next + values;
     for (int chain = 0; chain < table.chains; ++chain) {
         const ptrdiff_t first = (static_cast<ptrdiff_t>(row) * table.chains + chain) * table.steps;
         if (!weights && std::all_of(table.kinds + first, table.kinds + first + table.steps,
@@ -567,7 +412,7 @@ void recolour(const ColourTable& table, int row, Size size, int channels, uint8_
             const int32_t kind = table.kinds[first + step];
             if (kind < 0) continue;
             colour_step({current, next, size, channels}, static_cast<ColourKind>(kind),
-                        table.numbers + (first + step) * kColourNumbers, table);
+                        table.numbers + (first + step) * kColourNumbers, table, bordered);
             std::swap(current, next);
         }
         if (weights) {

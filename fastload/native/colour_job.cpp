@@ -176,7 +176,7 @@ std::vector<const ColourLoops*> colour_loops(bool fused) {
 void recolour_image(const ColourLoops& loops, const ColourTable& table, int row, Size size,
                     int channels, uint8_t* pixels, ColourMemory memory) {
     const size_t values = values_of(size, channels);
-    uint8_t* const scratch = grow(memory.scratch, 2 * values);
+    uint8_t* const scratch = grow(memory.scratch, 2 * values + bordered_bytes(size, channels));
     float* const floats = table.weights != nullptr ? grow(memory.floats, values) : nullptr;
     loops.recolour(table, row, size, channels, pixels, scratch, floats);
 }

@@ -18,9 +18,20 @@ namespace fastload {
 // Numbers from a row of `blur` to the next, for rows of so many values.
 constexpr size_t blur_pitch(size_t line) { return (line + 15) / 16 * 16; }
 
+// Bytes of the planes of an image that are wider by kBorder columns on either side, and of what is
+// read beyond the last of them.
+constexpr int kBorder = 2;
+constexpr size_t kReadBeyond = 64;
+constexpr size_t bordered_bytes(Size size, int channels) {
+    return static_cast<size_t>(size.height) * (static_cast<size_t>(size.width) + 2 * kBorder) *
+               static_cast<size_t>(channels) +
+           kReadBeyond;
+}
+
 // Each works on image `row` of the tables, in place; its pixels are packed. They throw nothing.
 struct ColourLoops {
-    // `scratch`: two bytes for each value of the image; `floats`: one for each, if table.weights.
+    // `scratch`: two bytes for each value of the image, then `bordered_bytes`; `floats`: one for
+    // each value, if table.weights.
     void (*recolour)(const ColourTable& table, int row, Size size, int channels, uint8_t* pixels,
                      uint8_t* scratch, float* floats);
     // `count`: images of the table. `floats`: begin at a multiple of 64 bytes: table.down_taps + 1
