@@ -30,6 +30,7 @@ from typer.testing import CliRunner
 
 import fastload
 from fastload.cli.app import app
+from fastload.decode.image import EncodedReader
 from fastload.errors import (
     BackendUnavailableError,
     ConfigurationError,
@@ -48,6 +49,7 @@ from fastload.tools.pack import (
     shard,
     target,
 )
+from fastload.tools.pack import contents as contents_module
 from fastload.tools.pack.contents import Contents
 from tests import images
 from tests.objectserver import ObjectServer
@@ -189,6 +191,64 @@ def test_reduced_photographs_keep_their_exif_orientation(tmp_path: Path) -> None
         assert image.size == (30, 20)
         assert image.getexif()[0x0112] == 6
     assert kept == (path.parent / "1.jpg").read_bytes(), "a smaller one is copied"
+
+
+@pytest.mark.parametrize("together", [2, 8])
+def test_what_is_reduced_together_is_what_is_reduced_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    """Wide, tall, small, turned, progressive and damaged files beside each other."""
+    monkeypatch.setattr(contents_module, "_TOGETHER", together)
+    sizes = [(60, 90), (90, 60), (60, 61), (12, 16), (200, 31), (64, 64), (60, 90), (90, 75)]
+    files = [images.jpeg(images.photo(*size, seed=n)) for n, size in enumerate(sizes)]
+    files[0] = images.jpeg(images.photo(60, 90), orientation=8)
+    files[2] = images.png(images.photo(60, 61))
+    files[5] = images.truncated(files[5])
+    files[6] = images.jpeg(images.photo(60, 90, seed=6), progressive=True)
+    files.append(b"no image")
+    (tmp_path / "a").mkdir()
+    for n, data in enumerate(files):
+        (tmp_path / "a" / f"{n}.jpg").write_bytes(data)
+    contents = Contents(open_source(tmp_path).source, PackOptions(short_side=30))
+
+    def alone(index: int) -> bytes | str:
+        try:
+            return bytes(contents.sample(index)["image"].data)
+        except DecodeError as error:
+            return str(error)
+
+    wanted = [alone(index) for index in range(len(files))]
+    assert [type(each) for each in wanted].count(str) == 2
+    assert wanted[3] == files[3], "a small one is copied"
+    memory = lambda size: memoryview(bytearray(size))  # noqa: E731
+    for given in (None, memory):
+        found = contents.samples(range(len(files)), given)
+        assert wanted == [
+            str(each) if isinstance(each, DecodeError) else bytes(each["image"].data)
+            for each in found
+        ]
+
+
+def test_samples_made_to_find_their_size_are_not_made_again_unless_files_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = images.write_photo_folder(tmp_path / "in", classes=1, per_class=4)
+    contents = Contents(open_source(source).source, PackOptions(short_side=8))
+    wanted = [bytes(contents.sample(index)["image"].data) for index in range(4)]
+    assert contents.typical_size > 0
+    path = source / "class_0" / "2.jpg"
+    path.write_bytes(images.jpeg(images.photo(30, 40, seed=9)))
+    wanted[2] = bytes(contents.sample(2)["image"].data)
+    read = list[int]()
+    first = EncodedReader.accept
+
+    def accept(reader: EncodedReader, index: int, data: bytes) -> Any:
+        read.append(index)
+        return first(reader, index, data)
+
+    monkeypatch.setattr(EncodedReader, "accept", accept)
+    assert [bytes(each["image"].data) for each in contents.samples(range(4))] == wanted  # type: ignore[index]
+    assert read == [2]
 
 
 def test_parts_and_order_are_a_permutation_by_the_seed(folder: Path, tmp_path: Path) -> None:

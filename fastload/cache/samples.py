@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -24,13 +24,13 @@ from fastload.decode.libraries import (
 from fastload.errors import CacheError, DecodeError, counted
 from fastload.exif import UPRIGHT
 from fastload.files import DecodeSettings
-from fastload.geometry import Geometry, GeometryPlan
+from fastload.geometry import Geometry, GeometryPlan, Resampling, View
 from fastload.geometry.boxes import resized_sizes
 from fastload.geometry.points import PointMap
 from fastload.render.host import render_into
 from fastload.sources.base import Source
 from fastload.sources.buffers import PathTable
-from fastload.sources.columns import EncodedImages, Values
+from fastload.sources.columns import Buffer, EncodedImages, Values
 from fastload.sources.kinds import pixel_kind
 
 
@@ -305,17 +305,38 @@ def shrink(pixels: Pixels, role: str, short_side: int | None) -> Pixels:
 
 
 def shrunk_by_core(
-    data: bytes, size: tuple[int, int], after: tuple[int, int], *, draft: bool = False
+    data: Buffer, size: tuple[int, int], after: tuple[int, int], *, draft: bool = False
 ) -> Pixels | None:
     """(h, w, 3) uint8: an image of this (height, width) decoded and reduced in one go, the pixels
     that `shrink` gives, or with `draft` nearly those (see `TurboJpegOptions.draft`). None where the
     native core is not built, does not read the format or finds fault with it."""
+    return shrunk_together([(data, size, after)], draft=draft)[0]
+
+
+def shrunk_together(
+    images: Sequence[tuple[Buffer, tuple[int, int], tuple[int, int]]], *, draft: bool = False
+) -> list[Pixels | None]:
+    """`shrunk_by_core` of several: the core decodes two at a time, which takes a twentieth less."""
+    pixels: list[Pixels | None] = [None] * len(images)
     if not native.available():
-        return None
-    whole, window = (np.array([[0, 0, *sides]], dtype=np.int32) for sides in (size, after))
-    geometry = Geometry(whole, window[:, 2:], window, np.zeros((1, 2), dtype=np.bool_))
-    out = np.empty((1, *after, 3), dtype=np.uint8)
-    failed = core_pool().decode_batch(
-        [data], geometry=geometry, out=out, check_whole=True, draft=draft, here=True
-    )
-    return None if failed.wait() else out[0]
+        return pixels
+    # Of tall images the widths after it are alike, of wide ones the heights: places for the largest
+    # in both sides are not much larger than the images.
+    tall = [height > width for _, _, (height, width) in images]
+    for shape in set(tall):
+        rows = [row for row, one in enumerate(tall) if one == shape]
+        data, before, after = zip(*(images[row] for row in rows), strict=True)
+        sizes = np.array(after, dtype=np.int32)
+        whole, window = (
+            np.pad(np.array(each, np.int32), ((0, 0), (2, 0))) for each in (before, sizes)
+        )
+        mirrored = np.zeros((len(rows), 2), dtype=np.bool_)
+        out = np.empty((len(rows), *sizes.max(axis=0), 3), dtype=np.uint8)
+        view = View(Geometry(whole, sizes, window, mirrored), Resampling(), out, sizes)
+        pending = core_pool().decode_views(data, [view], check_whole=True, draft=draft, here=True)
+        failed = {failure.row for failure in pending.wait()}
+        for number, row in enumerate(rows):
+            height, width = after[number]
+            if number not in failed:
+                pixels[row] = np.ascontiguousarray(out[number, :height, :width])
+    return pixels

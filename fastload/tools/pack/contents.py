@@ -7,10 +7,10 @@ import io
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import msgspec
 import numpy as np
@@ -18,10 +18,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastload import Ragged, native
-from fastload.cache.samples import shrink, shrunk_by_core, shrunk_points, shrunk_size
+from fastload.cache.samples import shrink, shrunk_points, shrunk_size, shrunk_together
 from fastload.decode.header import ImageHeader
-from fastload.decode.image import EncodedReader
-from fastload.decode.libraries import core_pool
+from fastload.decode.image import LARGE, EncodedReader, or_error
+from fastload.decode.libraries import Pixels, core_pool
 from fastload.errors import ConfigurationError, DecodeError, PackError, SourceError, counted
 from fastload.exif import with_orientation
 from fastload.files import DecodeSettings, in_utf8, read_regular_into
@@ -43,6 +43,12 @@ _LONGEST_NAME = 80
 """Of a column [bytes, UTF-8]: a name in a tar archive has 100, and number and ending are in it."""
 _FEWEST_SAMPLED, _MOST_SAMPLED = 16, 64
 """Samples that are made to find out how large one is: one of 64, within these bounds."""
+_TOGETHER = 8
+"""Samples whose images are read and reduced together: see `shrunk_together`."""
+_MOST_TOGETHER = 8 << 20
+"""As soon as so much is read, it is fewer [bytes]."""
+_KEPT = 1 << 20
+"""Memory for larger files is not used again [bytes]."""
 _LONGEST_ENCODED = 65_500
 """By libjpeg-turbo, Pillow's and the core's encoder [pixels]."""
 
@@ -75,6 +81,50 @@ class Part(msgspec.Struct, frozen=True):
 
 
 _NOTHING = Part(b"", "")
+
+
+@dataclass
+class _Read:
+    """An image that may be reduced."""
+
+    data: bytes | memoryview
+    header: ImageHeader
+    after: tuple[int, int]
+    """(height, width) as it is written; `size`: it is copied."""
+    for_core: bool
+    """Whether the core may reduce it."""
+    smaller: Pixels | None = None
+    """What that has made of it."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.header.height, self.header.width
+
+
+_State = tuple[tuple[int, ...], ...]
+_Reads = dict[str, "_Read | DecodeError"]
+"""The images of a sample by the names of columns, up to one that cannot be read."""
+
+
+class _Memory:
+    """Memory that images are read to, again and again: pages that are new take as long as half of
+    the reading."""
+
+    def __init__(self) -> None:
+        self._held, self._given = list[bytearray](), 0
+
+    def __call__(self, size: int) -> memoryview:
+        if size > _KEPT:
+            return memoryview(bytearray(size))
+        if self._given == len(self._held):
+            self._held.append(bytearray())
+        if len(self._held[self._given]) < size:
+            self._held[self._given] = bytearray(size)
+        self._given += 1
+        return memoryview(self._held[self._given - 1])[:size]
+
+    def take_back(self) -> None:
+        self._given = 0
 
 
 class Contents:
@@ -112,20 +162,42 @@ class Contents:
         self._readers = {
             name: EncodedReader(column, DecodeSettings()) for name, column in source.encoded.items()
         }
+        self._made = dict[int, tuple[_State, dict[str, Part]]]()
+        """Reduced samples that were made to find out how large they are, by index."""
         self._main = next(iter(source.images))
         self._names = [field.name for field in self.fields]
         images, values = source.images, source.values
         self._images = [(each, images[each.name]) for each in self.fields if each.name in images]
         self._values = [(each, values[each.name]) for each in self.fields if each.name in values]
         first = self.fields[0]
-        files = images.get(first.name)
-        in_files = type(files) is EncodedFiles and not files.is_remote
+        in_files = first.name in images and _in_files(images[first.name])
         self._copied_first = first if in_files and options.short_side is None else None
         """The first field, if it is files of this machine that are copied as they are."""
 
-    def sample(self, index: int, memory: Memory | None = None) -> dict[str, Part]:
+    def samples(
+        self, indices: Iterable[int], memory: Memory | None = None
+    ) -> Iterator[dict[str, Part] | DecodeError]:
+        """`sample` of each, or why it cannot be read. With `memory` the data of one are overwritten
+        when the next is asked for. Raises PackError."""
+        if self.options.short_side is None:
+            yield from (or_error(lambda row: self.sample(row, memory), index) for index in indices)
+            return
+        rest, own = iter(indices), None if memory is None else _Memory()
+        while some := self._some(rest, own):
+            self._reduce(each for *_, read in some for each in read.values())
+            for index, parts, read in some:
+                try:
+                    yield parts or self.sample(index, read=read)
+                except DecodeError as error:
+                    yield error
+            if own is not None:
+                own.take_back()
+
+    def sample(
+        self, index: int, memory: Memory | None = None, read: _Reads | None = None
+    ) -> dict[str, Part]:
         """The fields of one sample by the names of columns. `memory`: gives memory for the first
-        field, if that is a file of this machine that is copied.
+        field, if that is a file of this machine that is copied. `read`: what was read of it.
 
         Raises:
             DecodeError: an image is none, or is not there; or, where it is reduced, is damaged.
@@ -135,7 +207,8 @@ class Contents:
         parts, size = dict.fromkeys(self._names, _NOTHING), None
         for field, column in self._images:
             given = memory if field is self._copied_first else None
-            parts[field.name], before = self._image(field, column, index, given)
+            of_it = None if read is None else read.get(field.name)
+            parts[field.name], before = self._image(field, column, index, given, of_it)
             size = before if field.name == self._main else size
         for field, values in self._values:
             parts[field.name] = self._value(field, values, index, size)
@@ -154,11 +227,15 @@ class Contents:
         DecodeError: of those looked at none can."""
         sizes, first = [], None
         count = min(_MOST_SAMPLED, max(_FEWEST_SAMPLED, len(self.source) // 64))
-        for index in evenly_spaced(len(self.source), count):
-            try:
-                sizes.append(sum(len(part.data) for part in self.sample(index).values()))
-            except DecodeError as error:
-                first = first or error
+        indices = evenly_spaced(len(self.source), count)
+        states = [self._state(index) for index in indices]
+        for index, state, parts in zip(indices, states, self.samples(indices), strict=True):
+            if isinstance(parts, DecodeError):
+                first = first or parts
+                continue
+            sizes.append(sum(len(part.data) for part in parts.values()))
+            if state and self.options.short_side is not None:
+                self._made[index] = state, parts
         if not sizes:
             raise DecodeError(
                 f"{self.source.name}: of {counted(count, 'sample')} looked at none can be "
@@ -167,7 +244,12 @@ class Contents:
         return max(1, round(sum(sizes) / len(sizes)))
 
     def _image(
-        self, field: Field, column: ImageColumn, index: int, memory: Memory | None
+        self,
+        field: Field,
+        column: ImageColumn,
+        index: int,
+        memory: Memory | None,
+        read: _Read | DecodeError | None,
     ) -> tuple[Part, tuple[int, int] | None]:
         """The image, and (height, width) of the one it was made of, if it was reduced."""
         short_side = self.options.short_side
@@ -177,48 +259,125 @@ class Contents:
         reader = self._readers[field.name]
         column = reader.column
         if memory is not None and isinstance(column, EncodedFiles):
-            return self._copied(column, reader, index, memory)
-        try:
-            reader.look_first(index)
-            data = column.read(index)
-        except OSError as error:
-            raise _not_read(column.describe(index), error) from error
-        self._refuse_changed(column, index)
-        header = reader.accept(index, data)[1]
-        size = header.height, header.width
-        ending = _ending(header)
-        after = shrunk_size(size, short_side)
-        if after == size:
-            return Part(data, ending), size
+            data, header = self._from_file(column, reader, index, memory)
+            return Part(data, _ending(header)), (header.height, header.width)
+        if read is None:
+            read = self._read(field.how, reader, index)
+            self._reduce([read])
+        if isinstance(read, DecodeError):
+            raise read
+        if read.after == read.size:
+            return Part(read.data, _ending(read.header)), read.size
         if field.how == "mask":
-            return Part(png(shrink(reader.pixels(index), field.role, short_side)), "png"), size
-        if max(after) > _LONGEST_ENCODED:
+            pixels = shrink(reader.pixels(index), field.role, short_side)
+            return Part(png(pixels), "png"), read.size
+        if max(read.after) > _LONGEST_ENCODED:
+            height, width = read.after
             raise ConfigurationError(
-                f"short_side: {column.describe(index)} would have {after[0]:,} x {after[1]:,} "
+                f"short_side: {column.describe(index)} would have {height:,} x {width:,} "
                 f"pixels, and a JPEG has at most {_LONGEST_ENCODED:,} a side. Take it out of the "
                 "data set, or reduce to fewer pixels."
             )
-        smaller = shrunk_by_core(data, size, after)
+        smaller = read.smaller
         if smaller is None:
             smaller = shrink(reader.pixels(index), field.role, short_side)
         encoded = jpeg(smaller, self.options.jpeg_quality)
-        return Part(with_orientation(encoded, header.orientation), "jpg"), size
+        return Part(with_orientation(encoded, read.header.orientation), "jpg"), read.size
 
-    def _copied(
+    def _state(self, index: int) -> _State:
+        """What the system says of the files of a sample; of places where it says nothing, empty."""
+        found: list[tuple[int, ...]] = []
+        for reader in self._readers.values():
+            if not _in_files(reader.column):
+                return ()
+            try:
+                of = os.stat(reader.column.paths[index])
+            except OSError:
+                return ()
+            found.append((of.st_mtime_ns, of.st_ctime_ns, of.st_size, of.st_ino, of.st_dev))
+        return tuple(found)
+
+    def _made_before(self, index: int) -> dict[str, Part] | None:
+        """A sample that was made to find out how large it is, if its files are as they were."""
+        state, parts = self._made.pop(index, ((), None))
+        return parts if state and state == self._state(index) else None
+
+    def _some(
+        self, rest: Iterator[int], memory: Memory | None
+    ) -> list[tuple[int, dict[str, Part] | None, _Reads]]:
+        """The next samples: (index, what was made of it before, what was read of it). Raises
+        PackError."""
+        some: list[tuple[int, dict[str, Part] | None, _Reads]] = []
+        total = 0
+        for index in rest:
+            parts = self._made_before(index)
+            read = self._reads(index, memory) if parts is None else {}
+            some.append((index, parts, read))
+            total += sum(len(each.data) for each in read.values() if isinstance(each, _Read))
+            if len(some) == _TOGETHER or total > _MOST_TOGETHER:
+                break
+        return some
+
+    def _reads(self, index: int, memory: Memory | None) -> _Reads:
+        """The images of one sample, read. Raises PackError."""
+        reads: _Reads = {}
+        for field, column in self._images:
+            if isinstance(column, PixelImages):
+                continue
+            try:
+                reads[field.name] = self._read(field.how, self._readers[field.name], index, memory)
+            except DecodeError as error:
+                reads[field.name] = error
+                break
+        return reads
+
+    def _read(
+        self, how: How, reader: EncodedReader, index: int, memory: Memory | None = None
+    ) -> _Read:
+        """Raises DecodeError; PackError."""
+        column = reader.column
+        data: bytes | memoryview
+        if memory is not None and _in_files(column):
+            data, header = self._from_file(column, reader, index, memory)
+        else:
+            try:
+                reader.look_first(index)
+                data = column.read(index)
+            except OSError as error:
+                raise _not_read(column.describe(index), error) from error
+            self._refuse_changed(column, index)
+            header = reader.accept(index, data)[1]
+        size = header.height, header.width
+        after = shrunk_size(size, self.options.short_side)
+        for_core = how == "image" and after != size and max(after) <= _LONGEST_ENCODED
+        return _Read(data, header, after, for_core)
+
+    def _reduce(self, reads: Iterable[_Read | DecodeError]) -> None:
+        """Have the core reduce what is too large, as far as it can."""
+        large = [each for each in reads if isinstance(each, _Read) and each.for_core]
+        images = [(each.data, each.size, each.after) for each in large]
+        for each, pixels in zip(large, shrunk_together(images), strict=True):
+            each.smaller = pixels
+
+    def _from_file(
         self, column: EncodedFiles, reader: EncodedReader, index: int, memory: Memory
-    ) -> tuple[Part, tuple[int, int]]:
-        """An image that is packed as it is, and (height, width)."""
+    ) -> tuple[memoryview, ImageHeader]:
+        """An image of this machine, and its header. Raises DecodeError; PackError."""
         path, start, length = column.locate(index)
+
+        def place(size: int) -> memoryview:
+            if size > LARGE:
+                reader.look_first(index)
+            return memory(size)
+
         try:
-            reader.look_first(index)
-            data, state = read_regular_into(path, memory, start, None if length < 0 else length)
+            data, state = read_regular_into(path, place, start, None if length < 0 else length)
         except OSError as error:
             raise _not_read(column.describe(index), error) from error
         if self._is_new(state):
             raise _changed(path)
         name = path if column.names is None else column.describe(index)
-        header = reader.accept_start(name, data)
-        return Part(data, _ending(header)), (header.height, header.width)
+        return data, reader.accept_start(name, data)
 
     def _refuse_changed(self, column: ImageColumn, index: int) -> None:
         """After it was read: else one that is being written may come out as a part of itself."""
@@ -255,6 +414,11 @@ class Contents:
         buffer = io.BytesIO()
         np.lib.format.write_array(buffer, np.asarray(value), version=(1, 0), allow_pickle=False)
         return Part(buffer.getvalue(), "npy", np.asarray(value))
+
+
+def _in_files(column: ImageColumn) -> TypeGuard[EncodedFiles]:
+    """Whether its images are files of this machine, or parts of some."""
+    return type(column) is EncodedFiles and not column.is_remote
 
 
 def _raw(array: npt.NDArray[Any]) -> bytes:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 
 import numpy as np
-from PIL import Image
 
 from fastload.cache.samples import shrink, shrunk_by_core, shrunk_size
 from fastload.decode.image import EncodedReader, ImageReader, reader_of
@@ -17,12 +15,12 @@ from fastload.decode.libraries import Pixels
 from fastload.errors import DecodeError, counted
 from fastload.files import DecodeSettings
 from fastload.tools.measure.page import document, table
-from fastload.tools.pack.contents import Contents, class_counts
+from fastload.tools.pack.contents import Contents, class_counts, jpeg
 from fastload.tools.pack.plan import ShardJob, evenly_spaced
 from fastload.tools.pack.target import Packed
 
-_PICTURES, _SIDE = 24, 96
-"""How many, and pixels of the shorter side."""
+_FEWEST_PICTURES, _MOST_PICTURES, _SIDE = 8, 24, 96
+"""One of 64 samples, within these bounds; and pixels of the shorter side."""
 _REJECTED, _CLASSES = 200, 200
 """Rows of these tables; how many more there are is said."""
 
@@ -112,14 +110,13 @@ def _pictures(contents: Contents) -> str:
     column = next(iter(source.images))
     reader = reader_of(source.images[column], DecodeSettings())
     pictures = []
-    for index in evenly_spaced(len(source), _PICTURES):
+    count = min(_MOST_PICTURES, max(_FEWEST_PICTURES, len(source) // 64))
+    for index in evenly_spaced(len(source), count):
         try:
             pixels = _small(reader, index)
         except DecodeError:
             continue
-        buffer = io.BytesIO()
-        Image.fromarray(pixels).save(buffer, "JPEG", quality=80)
-        data = base64.b64encode(buffer.getvalue()).decode()
+        data = base64.b64encode(jpeg(pixels, 80)).decode()
         name = escape(contents.path(column, index), quote=True)
         pictures.append(
             f'<img src="data:image/jpeg;base64,{data}" height="{_SIDE}" alt="{name}" '

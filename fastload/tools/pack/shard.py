@@ -83,13 +83,13 @@ def pack_shard(
 
     def samples() -> Iterator[tuple[int, int, dict[str, Part]]]:
         """(number, index, fields) of those that can be read."""
-        for place, index in enumerate(job.rows.tolist()):
+        indices = job.rows.tolist()
+        for place, parts in enumerate(contents.samples(indices, memory)):
             if not go_on():
                 raise PackError(f"{job.name}: stopped, as another shard has failed.")
-            try:
-                parts = contents.sample(index, memory)
-            except DecodeError as error:
-                rejected.append(Rejected(index, in_utf8(str(error))))
+            index = indices[place]
+            if isinstance(parts, DecodeError):
+                rejected.append(Rejected(index, in_utf8(str(parts))))
                 continue
             for name in images:
                 formats[parts[name].ending] += 1
