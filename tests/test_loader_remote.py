@@ -12,6 +12,7 @@ import torch
 from torchvision.transforms import v2
 
 import fastload
+from fastload.backends.pixels_native import NativePixels
 from fastload.errors import ConfigurationError
 from fastload.loader.production import Prefetcher, State
 from fastload.sources import open_source
@@ -101,6 +102,30 @@ def test_the_first_batch_is_read_before_others_are_asked_for(
         next(iter(loader))
     asked = [path[1:] for method, path, _ in server.requests if method == "GET"]
     assert sorted(asked[: BATCH + 1]) == sorted([names[0], *names])
+
+
+@pytest.mark.parametrize("tier_size", ["0", "1GB"])
+def test_the_first_batch_is_read_by_small_tasks_and_others_by_large_ones(
+    tier_size: str, tmp_path: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTLOAD_TIER_SIZE", tier_size)
+    folder = images.write_photo_folder(tmp_path / "train", classes=1, per_class=2)
+    kept = [path.read_bytes() for path in sorted(folder.rglob("*.jpg"))]
+    for number in range(160):
+        server.objects[f"bucket/train/a/{number:03}.jpg"] = kept[number % 2]
+    tasks: list[list[int]] = [[], []]
+    start = NativePixels._start_reading
+
+    def noted(self: NativePixels, work: Any, *others: Any) -> Any:
+        parts = start(self, work, *others)
+        tasks[not work.draws.waited_for] = [part.first for part in parts]
+        return parts
+
+    monkeypatch.setattr(NativePixels, "_start_reading", noted)
+    with fastload.create_loader("s3://bucket/train", 80, transform=RESIZE, num_workers=2) as loader:
+        first, second = (images for images, _ in loader)
+    assert torch.equal(first, second)
+    assert tasks == [[0, 16, 32, 48, 64], [0, 64]]
 
 
 @pytest.mark.whole

@@ -426,6 +426,24 @@ def test_an_object_without_an_etag_is_left_to_python(
     assert [answer.ok for answer in call.take_sound(1, LIMIT)[3]] == [True]
 
 
+def test_what_is_sound_is_given_together(server: ObjectServer, made: Callable[..., Any]) -> None:
+    """Who waits for several answers is given none of them before, unless one is not sound."""
+    server.objects |= {"b/x": b"1", "b/y": b"2"}
+    server.faults["b/y"] = ["mute"]
+    fetcher, urls = made(), [f"{server.url}/b/{name}" for name in ("x", "y", "none")]
+    for count, given in ((2, ([], [])), (3, ([0], [404]))):
+        call = core.Fetch()
+        rows = [0, 1, 2][:count]
+        fetcher.ask(call, rows, urls[:count], [0] * count, [-1] * count, [0] * count)
+        wait_until(lambda call=call: [row for row, _ in call.waiting()] == [1])
+        found, *_, others = call.take_sound(count, 0.01)
+        assert (found, [answer.status for answer in others]) == given
+        if not found:
+            assert [bytes(body) for body in call.take_sound(1, LIMIT)[1]] == [b"1"]
+        fetcher.drop(call)
+        server.faults["b/y"] = ["mute"]
+
+
 def test_bodies_outlive_the_call(server: ObjectServer, made: Callable[..., Any]) -> None:
     server.objects |= {f"b/{row}": bytes([row]) * 90_000 for row in range(20)}
     server.objects["b/none"] = b""

@@ -192,6 +192,20 @@ def test_groups_begin_evenly_and_small() -> None:
     assert sum(started[:32]) == pytest.approx(64, abs=6)
 
 
+def test_of_a_short_epoch_the_first_batches_need_an_eighth() -> None:
+    """So much is read past the end of an epoch, for nothing after the last one."""
+    for samples, most in ((64 * 64, 8), (64 * 32, 4)):
+        (order,) = orders(samples, 1, 64, 32, None)
+        assert order.read_with_first == samples / 8
+        indices = order.epoch(0)
+        groups = order.together(0, 0, 0, indices)
+        lengths = sorted(map(len, groups))
+        assert lengths[-3] == most, "but for the few lanes that begin a block at once"
+        assert sum(lengths) <= samples / 8 + 2 * 32
+        # A state of another version, which had a short epoch in another order, is refused.
+        assert order.reproducible()["blocks"].get("first", 8) == most
+
+
 @pytest.mark.whole
 @pytest.mark.parametrize("samples", [24, 32, 35])
 def test_each_sample_may_come_at_each_place(samples: int) -> None:

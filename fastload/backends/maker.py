@@ -46,7 +46,7 @@ T = TypeVar("T")
 # One being received, one being finished, one to keep the threads busy.
 BATCHES_IN_FLIGHT = 3
 # Where reading is mostly to wait for a store: samples that are asked for at once (at 30 ms 4,000 a
-# second), the most of a task, and the most batches and tasks.
+# second), the most of a task of Python's or of the first batch, and the most batches and tasks.
 _SAMPLES_IN_FLIGHT = 128
 _SLICE = 16
 _MOST_BATCHES = 32

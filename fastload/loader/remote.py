@@ -48,7 +48,7 @@ class Remote:
         self._columns, self._composite, self._count = columns, composite, len(source)
         rows = np.linspace(0, self._count - 1, min(self._count, _LOOKED_AT)).astype(np.int64)
         kept = all(stores.keeps(column.read_from(rows)) for column in columns)
-        self.past_end = None if kept or order.endless else max(1, order.steps // _SHARE)
+        self.past_end = None if kept or order.endless else _past_end(order)
         """Batches of later epochs that may be asked for before the trainer has taken one of them,
         as they would be fetched again, or for nothing after the last epoch. None: any number, as
         what is fetched is kept."""
@@ -92,3 +92,10 @@ class Remote:
         if self._last_epoch is None:
             return f"{fetched}: so much is fetched for nothing after the last one"
         return f"{fetched}, and nothing of an epoch after {self._last_epoch} (last_epoch)"
+
+
+def _past_end(order: Order) -> int:
+    """Batches that bring an eighth of an epoch, at least one. Where neighbours are read together
+    the first of them brings more than its own samples."""
+    samples = order.own_samples // _SHARE - order.read_with_first
+    return max(1, min(order.steps // _SHARE, samples // order.batch_size))

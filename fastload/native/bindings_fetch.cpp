@@ -48,7 +48,11 @@ std::vector<Answer> take(Fetch& self, size_t least, double seconds) {
 using Taken = std::tuple<std::vector<int>, nb::list, std::vector<double>, std::vector<Answer>>;
 
 Taken take_sound(Fetch& self, size_t least, double seconds) {
-    std::vector<Answer> answers = take(self, least, seconds);
+    std::vector<Answer> answers;
+    {
+        WithoutGil released;
+        answers = self.take_together(least, seconds);
+    }
     Taken taken;
     auto& [rows, bodies, times, others] = taken;
     for (Answer& answer : answers) {

@@ -17,13 +17,13 @@
 #include <utility>
 
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include "curl.hpp"
 #include "pool.hpp"
+#include "sockets.hpp"
 
 namespace fastload {
 namespace {
@@ -164,13 +164,23 @@ void Body::append(BodyMemory& memory, const char* data, size_t size, int64_t exp
 
 // -- A call ---------------------------------------------------------------------------------------
 
-std::vector<Answer> Fetch::take(size_t least, double seconds) {
+std::vector<Answer> Fetch::take(size_t least, double seconds, bool together) {
     std::unique_lock<std::mutex> lock(mutex_);
     needed_ = least;
-    changed_.wait_for(lock, std::chrono::duration<double>(seconds),
-                      [&] { return answers_.size() >= least; });
+    const bool enough = changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                                          [&] { return answers_.size() >= least; });
     needed_ = 0;
+    const auto is_right = [](const Answer& answer) { return answer.sound; };
+    if (together && !enough && std::all_of(answers_.begin(), answers_.end(), is_right)) return {};
     return std::exchange(answers_, {});
+}
+
+std::vector<Answer> Fetch::take(size_t least, double seconds) {
+    return take(least, seconds, false);
+}
+
+std::vector<Answer> Fetch::take_together(size_t least, double seconds) {
+    return take(least, seconds, true);
 }
 
 std::vector<std::pair<int, double>> Fetch::waiting(double longer) {
@@ -243,7 +253,8 @@ struct Fetcher::State {
     CurlList* headers = nullptr;
     std::vector<CurlEasy*> idle;
     std::map<CurlEasy*, std::unique_ptr<Transfer>> sent;
-    std::vector<pollfd> sockets;
+    Sockets sockets;
+    bool wakes = false;  // whether it has `wake`
     double timer = std::numeric_limits<double>::infinity();
     double looked = 0;  // when silence was last looked for
     int64_t second = -1;
@@ -311,18 +322,14 @@ size_t Fetcher::State::on_body(char* data, size_t, size_t size, void* given) {
 
 int Fetcher::State::on_socket(CurlEasy*, int socket, int what, void* given, void*) {
     auto& all = static_cast<State*>(given)->sockets;
-    const auto at =
-        std::find_if(all.begin(), all.end(), [&](const pollfd& one) { return one.fd == socket; });
     if (what == kCurlPollRemove) {
-        if (at != all.end()) all.erase(at);
+        all.remove(socket);
         return 0;
     }
-    const auto events = static_cast<short>(((what & kCurlPollIn) != 0 ? POLLIN : 0) |
-                                           ((what & kCurlPollOut) != 0 ? POLLOUT : 0));
-    if (at != all.end())
-        at->events = events;
-    else
-        all.push_back({socket, events, 0});
+    try {
+        all.set(socket, (what & kCurlPollIn) != 0, (what & kCurlPollOut) != 0);
+    } catch (const std::system_error&) {  // nothing is heard of this transfer, which ends it
+    }
     return 0;
 }
 
@@ -409,6 +416,10 @@ bool Fetcher::State::work() {
         for (const std::string& line : settings.headers)
             headers = curl.slist_append(headers, line.c_str());
     }
+    if (!wakes) {
+        sockets.set(wake[0], true, false);
+        wakes = true;
+    }
     if (dropped.exchange(false)) drop_over();
     double at = now(), next = sent.empty() ? at + kIdle : std::numeric_limits<double>::infinity();
     send_wanted(at, next);
@@ -426,24 +437,18 @@ bool Fetcher::State::work() {
 
 // Waits for sockets, at most until then, and has libcurl use those that are ready.
 void Fetcher::State::wait(double until) {
-    std::vector<pollfd> ready = sockets;
-    ready.push_back({wake[0], POLLIN, 0});
     const double left = std::clamp(until - now(), 0.0, 3600.0);
-    const int found = ::poll(ready.data(), static_cast<nfds_t>(ready.size()),
-                             static_cast<int>(std::ceil(left * 1000)));
-    if (found <= 0) return;
-    if (ready.back().revents != 0) {
-        char bytes[256];
-        while (::read(wake[0], bytes, sizeof bytes) > 0) {
+    for (const auto& one : sockets.wait(static_cast<int>(std::ceil(left * 1000)))) {
+        if (one.socket == wake[0]) {
+            char bytes[256];
+            while (::read(wake[0], bytes, sizeof bytes) > 0) {
+            }
+            continue;
         }
-    }
-    ready.pop_back();
-    for (const pollfd& one : ready) {
-        const int can = ((one.revents & (POLLIN | POLLHUP)) != 0 ? kCurlCanRead : 0) |
-                        ((one.revents & POLLOUT) != 0 ? kCurlCanWrite : 0) |
-                        ((one.revents & (POLLERR | POLLNVAL)) != 0 ? kCurlHasError : 0);
+        const int can = (one.can_read ? kCurlCanRead : 0) | (one.can_write ? kCurlCanWrite : 0) |
+                        (one.has_error ? kCurlHasError : 0);
         int running_now = 0;
-        if (can != 0) curl.multi_socket_action(multi, one.fd, can, &running_now);
+        curl.multi_socket_action(multi, one.socket, can, &running_now);
     }
 }
 
@@ -624,6 +629,7 @@ void Fetcher::State::release() {
     if (headers != nullptr) curl.slist_free_all(headers);
     headers = nullptr;
     sockets.clear();
+    wakes = false;
     timer = std::numeric_limits<double>::infinity();
 }
 

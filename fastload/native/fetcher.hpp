@@ -94,12 +94,16 @@ class Fetch {
     // Waits until at least `least` answers are there, or so many seconds are over, and takes all.
     // One thread at a time.
     std::vector<Answer> take(size_t least, double seconds);
+    // As `take`, but none where the time is over and all that are there are sound: who waits then
+    // looks only whether to wait on.
+    std::vector<Answer> take_together(size_t least, double seconds);
     // (row, seconds since it was sent) of requests that were sent longer ago, and have no answer.
     std::vector<std::pair<int, double>> waiting(double longer = 0);
 
   private:
     friend class Fetcher;
     void put(Answer answer);
+    std::vector<Answer> take(size_t least, double seconds, bool together);
 
     std::mutex mutex_;
     std::condition_variable changed_;

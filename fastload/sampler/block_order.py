@@ -18,9 +18,11 @@ LEAST_WINDOW = 64
 """Blocks that samples come from at the same time, unless `BlockShuffle.window` says otherwise."""
 _AT_ONCE = 1 << 20
 """Samples whose places are computed at once."""
-# Samples of the first piece of each lane. The first batch of an epoch waits for these of all lanes,
-# and the batches that are asked for with it, some five, need no more.
-_FIRST = 8
+# Samples of the first piece of each lane, at most. The first batch of an epoch waits for these of
+# all lanes, and the batches that are asked for with it, some five, need no more. At most an eighth
+# of a lane: so much of an epoch is read before the trainer begins it (`loader.remote`), and in vain
+# after the last one.
+_FIRST, _FIRST_SHARE = 8, 8
 # Samples. The order of more is computed batch by batch: all of it would take a second or more.
 _LARGEST_IN_MEMORY = 10_000_000
 
@@ -85,7 +87,7 @@ class BlockEpoch(ComputedOrder):
         after = places >= start + begins
         begin = np.maximum(places - back, np.where(after, start + begins, start))
         end = np.minimum(places + ahead, np.where(after, start + size, start + begins))
-        first, cut = begin == start + begins, begin + _FIRST
+        first, cut = begin == start + begins, begin + order.first
         end = np.where(first & (places < cut), np.minimum(end, cut), end)
         begin = np.where(first & (places >= cut), cut, begin)
         return Pieces(begin, end - begin, (begin - start - begins) % size)
@@ -138,6 +140,11 @@ class BlockOrder(EpochOrder):
     block: int = 32
     window: int = LEAST_WINDOW
     """Lanes."""
+
+    @cached_property
+    def first(self) -> int:
+        """Samples of the first piece of a lane, at most."""
+        return min(_FIRST, max(_FIRST // 2, self.length // (_FIRST_SHARE * self.window)))
 
     @property
     def width(self) -> int:
@@ -222,8 +229,14 @@ class BlockOrder(EpochOrder):
     def group_size(self) -> int:
         return self.block
 
+    @property
+    def read_with_first(self) -> int:
+        return self.groups_in_use * self.first
+
     def reproducible(self) -> dict[str, Any]:
         blocks = {"block": self.block, "window": self.window}
+        if self.first < min(_FIRST, self.block):  # of a short epoch, once in another order
+            blocks["first"] = self.first
         return super().reproducible() | {"order": "in blocks", "blocks": blocks}
 
     @property

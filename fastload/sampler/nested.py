@@ -205,6 +205,10 @@ class Around(Enclosing):
     def group_size(self) -> int:
         return self.inner.group_size
 
+    @property
+    def read_with_first(self) -> int:
+        return self.inner.read_with_first
+
     def any_sample(
         self, epoch: int, step: int, indices: Int64Array, chance: tuple[float, float]
     ) -> int | None:

@@ -238,6 +238,12 @@ class Order:
         """Samples of a group of `together`, at most."""
         return 0
 
+    @property
+    def read_with_first(self) -> int:
+        """Samples that groups of `together` bring with the first batch of an epoch; later batches
+        bring as many as they have."""
+        return 0
+
     def batches(self, epoch: int) -> Iterator[list[Any]]:
         """This rank's batches of an epoch, as lists of indices."""
         order = self.epoch(epoch)

@@ -94,6 +94,10 @@ class RowGroupOrder(BlockOrder):
         )
 
     @cached_property
+    def first(self) -> int:
+        return self.block  # row groups are read whole
+
+    @cached_property
     def group_sizes(self) -> Int64Array:
         """(G,)."""
         return np.diff(self.first_samples, append=self.length)

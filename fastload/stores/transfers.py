@@ -163,7 +163,7 @@ class Transfers:
                     if number in call.left:  # else the other of two requests was faster
                         contents[number] = body
                         call.left.discard(number)
-                        self._learn(requests[number])
+                self._learn([requests[number] for number in numbers])
                 for answer in others:
                     if answer.row in call.left and self._took(answer, call, contents):
                         call.left.discard(answer.row)
@@ -182,6 +182,8 @@ class Transfers:
 
     def _note(self, bodies: Sequence[Data], seconds: Sequence[float], others: Any) -> None:
         """Have the plan of requests learn from answers."""
+        if not bodies and not others:
+            return
         flight = self._owner.flight
         good = [*zip(seconds, map(len, bodies), strict=True)]
         good += [(answer.seconds, answer.size) for answer in others if answer.ok]
@@ -191,11 +193,14 @@ class Transfers:
                 flight.say_held()
         self._fetcher.set_limit(flight.limit)
 
-    def _learn(self, wanted: Range) -> None:
-        """Of the store, by an answer that has an ETag and what was asked for."""
+    def _learn(self, wanted: Sequence[Range]) -> None:
+        """Of the store, by answers that have an ETag and what was asked for."""
+        if not wanted:
+            return
         self._owner.gives_etags = True
-        if wanted.length is not None or wanted.start:
-            self._owner.gives_parts = True
+        if not self._owner.gives_parts:
+            parts = any(each.length is not None or each.start for each in wanted)
+            self._owner.gives_parts = parts
 
     def _took(self, answer: Any, call: _Call, contents: list[Data]) -> bool:
         """Whether an answer is what was asked for, which then is in `contents`; else its row says
@@ -293,8 +298,11 @@ class Transfers:
             row = call.rows.get(number)
             if number not in call.left or (row and (row.again_at or row.twice)):
                 continue
-            patience = flight.patience(call.requests[number].length or 0)
-            if patience is not None and seconds > patience and flight.may_ask_twice():
+            length = call.requests[number].length
+            patience = flight.patience(length) if length else least
+            if patience is not None and seconds > patience:
+                if not flight.may_ask_twice():
+                    break
                 due.append(number)
         if due:
             client = self._owner.client
