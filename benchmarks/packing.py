@@ -4,8 +4,9 @@ Writes the JPEGs of a folder (one folder per class) as shards, copied byte for b
 a short side of 256 pixels: by fastload, and by what is installed of webdataset, LitData and
 MosaicML's streaming, each with its own writer and, for the reduced ones, Pillow, as their manuals
 do it. All write with one thread or process, so that the processor time is that of a core.
-Contestants take turns; each prints its processor time an image (worker processes included), and the
-median of the ratios within a round.
+Contestants take turns; each prints its processor time an image (worker processes included), when it
+returns, and when its files are on the disk: fastload returns then, for the others the benchmark
+calls fsync. In brackets the median of how many times fastload's it is, within a round.
 
 With `--ray`: by threads of this process, one a core, beside a Ray cluster of as many nodes of one
 core each on this machine, whose worker processes are there already (a first round does not count).
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import resource
 import shutil
 import statistics
@@ -35,6 +37,8 @@ SIZE = 64 << 20
 """Of a shard [bytes]."""
 SIDE, QUALITY = 256, 90
 WHAT = ("copied", "reduced")
+KINDS = ("processor", "returns after", "on the disk after")
+"""Of times; in brackets how many times fastload's."""
 SUFFIXES = (".jpg", ".jpeg")
 
 
@@ -83,18 +87,33 @@ def compare(source: Path, count: int, short_side: int | None, rounds: int, out: 
     missing = ", ".join(sorted(WRITERS.keys() - writers.keys()))
     title = "copied" if short_side is None else f"reduced to {short_side}, quality {QUALITY}"
     print(f"{count} images, {title}; not installed: {missing or 'none'}", flush=True)
-    seconds: dict[str, list[float]] = {name: [] for name in writers}
+    spent: dict[str, list[tuple[float, ...]]] = {name: [] for name in writers}
     for turn in range(rounds):
         order = list(writers.items())
         for name, write in order if turn % 2 == 0 else reversed(order):
-            began = processor_time()
+            began = processor_time(), time.perf_counter()
             write(source, out, short_side)
-            seconds[name].append(processor_time() - began)
+            used, returned = processor_time() - began[0], time.perf_counter() - began[1]
+            sync(out)
+            spent[name].append((used, returned, time.perf_counter() - began[1]))
             shutil.rmtree(out)
-    for name, spent in seconds.items():
-        ratios = [b / a for a, b in zip(seconds["fastload"], spent, strict=True)]
-        each = statistics.median(spent) / count * 1e6
-        print(f"{name:22} {each:8.0f} us an image, {statistics.median(ratios):.2f} of fastload's")
+    for name, rows in spent.items():
+        texts = []
+        columns = zip(
+            KINDS, zip(*spent["fastload"], strict=True), zip(*rows, strict=True), strict=True
+        )
+        for kind, ours, theirs in columns:
+            ratio = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
+            texts.append(f"{kind} {statistics.median(theirs) / count * 1e6:5.0f} us ({ratio:.2f})")
+        print(f"{name:22} {', '.join(texts)}")
+
+
+def sync(folder: Path) -> None:
+    """Have the files on the disk."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
 
 
 def beside_ray(source: Path, count: int, rounds: int, out: Path) -> None:

@@ -43,7 +43,7 @@ _LONGEST_NAME = 80
 """Of a column [bytes, UTF-8]: a name in a tar archive has 100, and number and ending are in it."""
 _FEWEST_SAMPLED, _MOST_SAMPLED = 16, 64
 """Samples that are made to find out how large one is: one of 64, within these bounds."""
-_TOGETHER = 8
+_TOGETHER = 4
 """Samples whose images are read and reduced together: see `shrunk_together`."""
 _MOST_TOGETHER = 8 << 20
 """As soon as so much is read, it is fewer [bytes]."""
