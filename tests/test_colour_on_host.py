@@ -33,7 +33,7 @@ from fastload.recipe.outputs import Outputs
 from fastload.recipe.split import BatchProgram
 from fastload.recipe.transforms import BGR, HSVShift
 from fastload.render.host_colour import HostColour
-from fastload.render.steps import KINDS, ColourSteps, joined
+from fastload.render.steps import KINDS, NUMBERS, ColourSteps, joined
 from fastload.sources import open_source
 from fastload.sources.kinds import IMAGE, MASK, VALUE
 
@@ -165,6 +165,31 @@ def test_as_torch_on_a_processor_that_rounds_each_product_and_has_no_simd() -> N
         pytest.skip("needs a processor for which torch has several kernels")
     root = Path(__file__).parents[1]
     subprocess.run([sys.executable, "-c", code], check=True, env=environment, cwd=root)
+
+
+@pytest.mark.parametrize(
+    "names", [("hsv", "permute"), ("hsv", "permute", "permute"), ("permute", "hsv", "permute")]
+)
+def test_hsv_and_orders_of_channels_in_one_table_are_those_one_by_one(
+    names: tuple[str, ...],
+) -> None:
+    images, rng = pictures(count=30, size=(9, 31)), np.random.default_rng(2)
+    kinds = np.tile(np.array([KINDS.index(name) for name in names], np.int32), (30, 1))
+    numbers = np.zeros((*kinds.shape, NUMBERS), dtype=np.float32)
+    for step, name in enumerate(names):
+        if name == "hsv":
+            numbers[:, step] = rng.uniform((0.9, 0.5, 0.5, -9, -40, -40), (1.1, 2, 2, 9, 40, 40))
+        else:
+            numbers[:, step, :2] = [rng.permutation(3)[:2] for _ in images]
+    kinds[rng.random(kinds.shape) < 0.1] = -1
+    pool, together, one_by_one = native.NativePool(1), images.copy(), images.copy()
+    assert pool.recolour(together, kinds, numbers).wait() == []
+    for step in range(len(names)):
+        some = np.ascontiguousarray(kinds[:, step, None]), numbers[:, step, None].copy()
+        assert pool.recolour(one_by_one, *some).wait() == []
+    pool.close()
+    np.testing.assert_array_equal(together, one_by_one)
+    assert (together != images).any()
 
 
 def test_numbers_that_no_operation_makes_stay_within_the_image() -> None:

@@ -368,22 +368,38 @@ void colour_step(Planes p, ColourKind kind, const float* numbers, const ColourTa
 }
 
 #if defined(FASTLOAD_HSV_PIXELS)
-// Does the only step from table.kinds + first on if it is `hsv`; else returns false and changes
-// nothing.
+// Does the steps from table.kinds + first on if they are one of `hsv` and, after it, of `permute`;
+// else returns false and changes nothing.
 bool change_hsv_alone(const ColourTable& table, ptrdiff_t first, size_t plane, uint8_t* pixels) {
-    int only = -1;
+    const float* of_hsv = nullptr;
+    bool reorders = false;
+    ChannelOrder order;
     for (int step = 0; step < table.steps; ++step) {
-        const int32_t kind = table.kinds[first + step];
-        if (kind < 0) continue;
-        if (only >= 0 || static_cast<ColourKind>(kind) != ColourKind::hsv) return false;
-        only = step;
+        if (table.kinds[first + step] < 0) continue;
+        const auto kind = static_cast<ColourKind>(table.kinds[first + step]);
+        const float* const numbers = table.numbers + (first + step) * kColourNumbers;
+        if (kind == ColourKind::hsv && of_hsv == nullptr) {
+            of_hsv = numbers;
+        } else if (kind == ColourKind::permute && of_hsv != nullptr) {
+            order = order.then(ChannelOrder(numbers));
+            reorders = true;
+        } else {
+            return false;
+        }
     }
-    if (only < 0) return false;
+    if (of_hsv == nullptr) return false;
     HsvGains gains;
-    gains.make(table.numbers + (first + only) * kColourNumbers);
+    gains.make(of_hsv);
     const HsvPixels hsv(gains);
-    for (size_t done = 0; done < plane; done += HsvPixels::kMost)
-        hsv.change(pixels + 3 * done, std::min(HsvPixels::kMost, plane - done));
+    const auto each = [&](auto change) {
+        for (size_t done = 0; done < plane; done += HsvPixels::kMost)
+            change(pixels + 3 * done, std::min(HsvPixels::kMost, plane - done));
+    };
+    if (reorders) {
+        each([&](uint8_t* some, size_t count) { hsv.change<true>(some, count, order); });
+    } else {
+        each([&](uint8_t* some, size_t count) { hsv.change<false>(some, count, order); });
+    }
     return true;
 }
 #endif

@@ -166,15 +166,32 @@ void change_hsv(Block& block, size_t count, const HsvGains& gains) {
     }
 }
 
-// Reorders channels: the numbers say which become red and green; blue is the third one.
+// Which channels become red, green and blue: the numbers of a `permute` step say the first two, and
+// blue is the third one.
+struct ChannelOrder {
+    int of[3] = {0, 1, 2};
+
+    ChannelOrder() = default;
+    explicit ChannelOrder(const float* numbers) {
+        of[0] = to_byte(numbers[0]) % 3;
+        of[1] = to_byte(numbers[1]) % 3;
+        of[2] = std::clamp(3 - of[0] - of[1], 0, 2);
+    }
+    // This one, then another.
+    ChannelOrder then(const ChannelOrder& next) const {
+        ChannelOrder both;
+        for (int c = 0; c < 3; ++c) both.of[c] = of[next.of[c]];
+        return both;
+    }
+};
+
 void permute(Block& block, size_t count, const float* numbers) {
-    const int red = to_byte(numbers[0]) % 3, green = to_byte(numbers[1]) % 3;
+    const ChannelOrder order(numbers);
     const Block before = block;
     const float* const from[3] = {before.red, before.green, before.blue};
-    const int blue = std::clamp(3 - red - green, 0, 2);
-    std::copy_n(from[red], count, block.red);
-    std::copy_n(from[green], count, block.green);
-    std::copy_n(from[blue], count, block.blue);
+    std::copy_n(from[order.of[0]], count, block.red);
+    std::copy_n(from[order.of[1]], count, block.green);
+    std::copy_n(from[order.of[2]], count, block.blue);
 }
 
 // Whether `step_in_block` does this operation. (`recolour_in_blocks` adds contrast.)

@@ -123,8 +123,9 @@ class HsvPixels {
               return std::clamp(gained(x, gains.value) + gains.value_shift, 0, 255);
           })) {}
 
-    // Changes up to kMost pixels.
-    void change(uint8_t* pixels, size_t count) const {
+    // Changes up to kMost pixels. kReorders: then their channels are brought in this order.
+    template <bool kReorders>
+    void change(uint8_t* pixels, size_t count, const ChannelOrder& order) const {
         __m512i taken[3], rgb[3];
         __mmask64 shown[3];
         for (size_t k = 0; k < 3; ++k) {
@@ -136,6 +137,10 @@ class HsvPixels {
         rgb[1] = channel<1>(taken);
         rgb[2] = channel<2>(taken);
         to_rgb(to_hsv(rgb), rgb);
+        if (kReorders) {
+            const __m512i before[3] = {rgb[0], rgb[1], rgb[2]};
+            for (int k = 0; k < 3; ++k) rgb[k] = before[order.of[k]];
+        }
         _mm512_mask_storeu_epi8(pixels, shown[0], packed<0>(rgb));
         _mm512_mask_storeu_epi8(pixels + 64, shown[1], packed<1>(rgb));
         _mm512_mask_storeu_epi8(pixels + 128, shown[2], packed<2>(rgb));
