@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -442,6 +443,32 @@ def test_what_is_sound_is_given_together(server: ObjectServer, made: Callable[..
             assert [bytes(body) for body in call.take_sound(1, LIMIT)[1]] == [b"1"]
         fetcher.drop(call)
         server.faults["b/y"] = ["mute"]
+
+
+def test_memory_of_short_bodies_makes_room_for_that_of_long_ones(
+    server: ObjectServer, made: Callable[..., Any]
+) -> None:
+    """As a training with BlockShuffle begins with short ranges, more of them than are kept."""
+    server.objects |= {"b/short": bytes(1 << 20), "b/long": bytes(3 << 20)}
+    fetcher = made()
+
+    def got(name: str, count: int) -> int:
+        """How many pages of memory the system had to give meanwhile."""
+        before, call = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, core.Fetch()
+        url = f"{server.url}/b/{name}"
+        fetcher.ask(call, [*range(count)], [url] * count, [0] * count, [-1] * count, [0] * count)
+        bodies = list[memoryview]()
+        while len(bodies) < count:
+            bodies += call.take_sound(1, LIMIT)[1]
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    got("short", 70)
+    gc.collect()
+    pages = []
+    for _ in range(5):
+        pages.append(got("long", 4))
+        gc.collect()
+    assert min(pages[1:]) < (3 << 20) // resource.getpagesize(), "of four objects"
 
 
 def test_bodies_outlive_the_call(server: ObjectServer, made: Callable[..., Any]) -> None:

@@ -13,7 +13,6 @@
 #include <stdexcept>
 #include <system_error>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 
 #include <fcntl.h>
@@ -72,9 +71,34 @@ bool is_sound(const Answer& answer, const FetchRequest& request) {
 // -- Memory ---------------------------------------------------------------------------------------
 
 struct BodyMemory::Blocks {
+    struct Free {
+        std::vector<uint8_t*> blocks;
+        uint64_t asked = 0;  // when this size was asked for last, a number that grows
+    };
+
+    // Room for a block of this size that comes back: of sizes that were asked for before it, the
+    // longest ago first, blocks are freed. Whether there is. (A training that begins with short
+    // ranges and goes on with long ones would else keep short ones for ever, and get new pages for
+    // each long one.)
+    bool has_room(size_t size) {
+        while (kept + size > kMostKept) {
+            auto oldest = free.end();
+            for (auto one = free.begin(); one != free.end(); ++one)
+                if (!one->second.blocks.empty() &&
+                    (oldest == free.end() || one->second.asked < oldest->second.asked))
+                    oldest = one;
+            if (oldest == free.end() || oldest->second.asked >= free[size].asked) return false;
+            std::free(oldest->second.blocks.back());
+            oldest->second.blocks.pop_back();
+            kept -= oldest->first;
+        }
+        return true;
+    }
+
     std::mutex mutex;
-    std::unordered_map<size_t, std::vector<uint8_t*>> free;  // by size
-    size_t kept = 0;                                         // bytes
+    std::map<size_t, Free> free;  // by size
+    size_t kept = 0;              // bytes
+    uint64_t asked = 0;
 };
 
 BodyMemory::BodyMemory() : blocks_(std::make_unique<Blocks>()), owner_(current_process()) {}
@@ -84,18 +108,19 @@ BodyMemory::~BodyMemory() {
         (void)blocks_.release();  // its mutex may be held for ever
         return;
     }
-    for (auto& [size, blocks] : blocks_->free)
-        for (uint8_t* block : blocks) std::free(block);
+    for (auto& [size, free] : blocks_->free)
+        for (uint8_t* block : free.blocks) std::free(block);
 }
 
 uint8_t* BodyMemory::take(size_t& size) {
     size = rounded(size);
     if (owner_ == current_process()) {
         const std::lock_guard<std::mutex> lock(blocks_->mutex);
-        std::vector<uint8_t*>& blocks = blocks_->free[size];
-        if (!blocks.empty()) {
-            uint8_t* block = blocks.back();
-            blocks.pop_back();
+        Blocks::Free& free = blocks_->free[size];
+        free.asked = ++blocks_->asked;
+        if (!free.blocks.empty()) {
+            uint8_t* block = free.blocks.back();
+            free.blocks.pop_back();
             blocks_->kept -= size;
             return block;
         }
@@ -108,13 +133,13 @@ uint8_t* BodyMemory::take(size_t& size) {
 void BodyMemory::give_back(uint8_t* memory, size_t size) noexcept {
     if (owner_ == current_process()) {
         const std::lock_guard<std::mutex> lock(blocks_->mutex);
-        if (blocks_->kept + size <= kMostKept) {
-            try {
-                blocks_->free[size].push_back(memory);
+        try {
+            if (blocks_->has_room(size)) {
+                blocks_->free[size].blocks.push_back(memory);
                 blocks_->kept += size;
                 return;
-            } catch (const std::bad_alloc&) {
             }
+        } catch (const std::bad_alloc&) {
         }
     }
     std::free(memory);
