@@ -3,11 +3,13 @@ processor time, of some of them."""
 
 from __future__ import annotations
 
+import io
 import time
 from dataclasses import dataclass
 
 import numpy as np
-import simplejpeg
+import numpy.typing as npt
+from PIL import Image
 from torchvision.transforms import v2
 
 from fastload import Recipe
@@ -36,6 +38,12 @@ class Stored:
     """The same from JPEGs, decoded by the native core."""
 
 
+def _jpeg(pixels: npt.NDArray[np.uint8]) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "jpeg", quality=QUALITY, subsampling="4:2:0")
+    return file.getvalue()
+
+
 def measure_stored(directory: str) -> Stored | None:
     """Look at 64 images of the first RGB column at most, evenly spaced. None where there is no such
     column, or no native core."""
@@ -49,7 +57,7 @@ def measure_stored(directory: str) -> Stored | None:
     if not rows:
         return None
     pixels = [np.ascontiguousarray(images.pixels(row)) for row in rows]
-    jpegs = [simplejpeg.encode_jpeg(p, QUALITY, "RGB", "420", fastdct=False) for p in pixels]
+    jpegs = [_jpeg(image) for image in pixels]
     lengths = [image.size for image in pixels]
     in_memory = PixelArray(
         np.concatenate([image.ravel() for image in pixels]),
