@@ -3,6 +3,7 @@ bits."""
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -190,6 +191,34 @@ def test_hsv_and_orders_of_channels_in_one_table_are_those_one_by_one(
     pool.close()
     np.testing.assert_array_equal(together, one_by_one)
     assert (together != images).any()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (7, 9), (8, 8), (5, 13), (33, 62), (1030, 1021)])
+def test_few_and_many_steps_make_the_same_pixels(size: tuple[int, int]) -> None:
+    """Up to eight steps work on bytes where the processor has AVX-512 VBMI, more on blocks or
+    planes of floats: with steps that do nothing among them, the bits are the same."""
+    rng, few = np.random.default_rng(sum(size)), 5
+    count = 200 if math.prod(size) < 10_000 else 2
+    names = ["brightness", "contrast", "saturation", "hue", "posterize", "solarize", "grey"]
+    names += ["linear", "gamma", "permute", "solarize_add"]
+    chosen = np.array([-1, *map(KINDS.index, names)], np.int32)
+    kinds = rng.choice(chosen, (count, few))
+    kinds[: count // 8] = rng.choice(chosen[:5], (count // 8, few))
+    numbers = rng.uniform(-0.5, 2.0, (count, few, 6)).astype(np.float32)
+    numbers[..., 1] = 1 - numbers[..., 0]
+    of_bytes = np.isin(kinds, [KINDS.index(name) for name in names[4:6]])
+    numbers[of_bytes, 0] = rng.integers(0, 256, of_bytes.sum())
+    strange = rng.random((count, few)) < 0.05
+    numbers[strange, 0] = rng.choice([np.inf, -np.inf, np.nan, 1e30, -1e30, 3.0], strange.sum())
+    more = np.pad(kinds, ((0, 0), (0, 4)), constant_values=-1)
+    of_more = np.pad(numbers, ((0, 0), (0, 4), (0, 0)))
+    images = np.random.default_rng(0).integers(0, 256, (count, *size, 3), dtype=np.uint8)
+    colour, made = HostColour(2), [images.copy(), images.copy()]
+    colour.run(made[0], [ColourSteps(kinds, numbers)])
+    colour.run(made[1], [ColourSteps(more, of_more)])
+    colour.close()
+    assert (made[0] != images).any()
+    assert (made[0] == made[1]).all()
 
 
 def test_numbers_that_no_operation_makes_stay_within_the_image() -> None:

@@ -9,6 +9,7 @@
 
 #include "colour_blocks.inl.hpp"
 #include "colour_loops.hpp"
+#include "colour_pixels.inl.hpp"
 #include "colour_tables.inl.hpp"
 #include "hsv.inl.hpp"
 #include "move.inl.hpp"
@@ -136,7 +137,7 @@ void sharpness(Planes p, float rest) {
 // Each byte replaced by that of a table of 256.
 void look_up(const uint8_t* table, const uint8_t* from, uint8_t* to, size_t count) {
     size_t i = 0;
-#if defined(FASTLOAD_HSV_PIXELS)
+#if defined(FASTLOAD_PACKED_PIXELS)
     const ByteTable by_vector(Listed<256>([&](int x) { return table[x]; }));
     for (; i + 64 <= count; i += 64)
         _mm512_storeu_si512(to + i, by_vector.at(_mm512_loadu_si512(from + i)));
@@ -367,7 +368,7 @@ void colour_step(Planes p, ColourKind kind, const float* numbers, const ColourTa
     std::memcpy(p.to, p.from, p.values());
 }
 
-#if defined(FASTLOAD_HSV_PIXELS)
+#if defined(FASTLOAD_PACKED_PIXELS)
 // Does the steps from table.kinds + first on if they are one of `hsv` and, after it, of `permute`;
 // else returns false and changes nothing.
 bool change_hsv_alone(const ColourTable& table, ptrdiff_t first, size_t plane, uint8_t* pixels) {
@@ -392,8 +393,8 @@ bool change_hsv_alone(const ColourTable& table, ptrdiff_t first, size_t plane, u
     gains.make(of_hsv);
     const HsvPixels hsv(gains);
     const auto each = [&](auto change) {
-        for (size_t done = 0; done < plane; done += HsvPixels::kMost)
-            change(pixels + 3 * done, std::min(HsvPixels::kMost, plane - done));
+        for (size_t done = 0; done < plane; done += PackedPixels::kMost)
+            change(pixels + 3 * done, std::min(PackedPixels::kMost, plane - done));
     };
     if (reorders) {
         each([&](uint8_t* some, size_t count) { hsv.change<true>(some, count, order); });
@@ -416,8 +417,9 @@ void recolour(const ColourTable& table, int row, Size size, int channels, uint8_
         if (!weights && std::all_of(table.kinds + first, table.kinds + first + table.steps,
                                     [](int32_t kind) { return kind < 0; }))
             return;
-#if defined(FASTLOAD_HSV_PIXELS)
+#if defined(FASTLOAD_PACKED_PIXELS)
         if (!weights && channels == 3 && change_hsv_alone(table, first, plane, pixels)) return;
+        if (!weights && channels == 3 && recolour_pixels(table, first, plane, pixels)) return;
 #endif
         if (!weights && channels == 3 && recolour_in_blocks(table, first, plane, pixels)) return;
         to_planes(pixels, plane, channels, current);

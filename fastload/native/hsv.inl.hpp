@@ -4,40 +4,11 @@
 #pragma once
 
 #include "colour_blocks.inl.hpp"
+#include "packed_pixels.inl.hpp"
 
-#if defined(__AVX512VBMI__) && defined(__AVX512VBMI2__)
-#include <immintrin.h>
-
-#define FASTLOAD_HSV_PIXELS 1
-
+#if defined(FASTLOAD_PACKED_PIXELS)
 namespace fastload {
 namespace {
-
-// kCount bytes, each a function of its place.
-template <int kCount>
-struct Listed {
-    alignas(64) uint8_t bytes[kCount] = {};
-
-    template <typename Function>
-    constexpr explicit Listed(Function of) {
-        for (int x = 0; x < kCount; ++x) bytes[x] = static_cast<uint8_t>(of(x));
-    }
-    __m512i part(int i) const { return _mm512_load_si512(bytes + 64 * i); }
-};
-
-// A number for each byte.
-struct ByteTable {
-    const __m512i parts[4];
-
-    explicit ByteTable(const Listed<256>& from)
-        : parts{from.part(0), from.part(1), from.part(2), from.part(3)} {}
-
-    __m512i at(__m512i bytes) const {
-        return _mm512_mask_blend_epi8(_mm512_movepi8_mask(bytes),
-                                      _mm512_permutex2var_epi8(parts[0], bytes, parts[1]),
-                                      _mm512_permutex2var_epi8(parts[2], bytes, parts[3]));
-    }
-};
 
 // Bits 8 * kByte to 8 * kByte + 7 of OpenCV's divisors (`divisor_of`) of 0 to kCount - 1.
 template <int kScale, int kByte, int kCount>
@@ -47,16 +18,6 @@ constexpr Listed<kCount> kDivisors([](int x) {
                : static_cast<int>(divisor_of(static_cast<float>(kScale), static_cast<float>(x)));
     // That of 1 for the hue has 17 bits: `angles` takes its half.
     return (kScale == 30 && x == 1 ? divisor / 2 : divisor) >> (8 * kByte);
-});
-
-// Of the 192 bytes of 64 pixels: where those of channel k lie, modulo 128; and where the bytes
-// 64 * k to 64 * k + 63 come from: in the channels of red and green, one after the other, or in
-// that of blue.
-template <int k>
-constexpr Listed<64> kFromPixels([](int i) { return (3 * i + k) & 127; });
-template <int k>
-constexpr Listed<64> kToPixels([](int i) {
-    return (64 * k + i) / 3 + ((64 * k + i) % 3 == 1 ? 64 : 0);
 });
 
 // Of each hue, what the channels of a pixel are. One is the value; another, of weight 1, the value
@@ -92,27 +53,8 @@ struct Hues {
 constexpr Hues kHues;
 static_assert(kHues.exact, "weights of hues");
 
-// A bit for each of 64 bytes.
-template <typename Function>
-constexpr uint64_t bits_of(Function is) {
-    uint64_t found = 0;
-    for (int i = 0; i < 64; ++i) found |= static_cast<uint64_t>(is(i)) << i;
-    return found;
-}
-template <int k>
-constexpr uint64_t kInThird = bits_of([](int i) { return 3 * i + k >= 128; });
-template <int k>
-constexpr uint64_t kIsBlue = bits_of([](int i) { return (64 * k + i) % 3 == 2; });
-
-// Bytes as 16-bit numbers, and these as bytes again. What `low` and `high` interleave, `packed`
-// puts back in order: they work on lanes of 16 bytes.
-inline __m512i low(__m512i a, __m512i b) { return _mm512_unpacklo_epi8(a, b); }
-inline __m512i high(__m512i a, __m512i b) { return _mm512_unpackhi_epi8(a, b); }
-
 class HsvPixels {
   public:
-    static constexpr size_t kMost = 64;
-
     explicit HsvPixels(const HsvGains& gains)
         : hue_{by_hue(gains, 0), by_hue(gains, 1), by_hue(gains, 2), by_hue(gains, 3)},
           saturation_(Listed<256>([&](int x) {
@@ -123,27 +65,19 @@ class HsvPixels {
               return std::clamp(gained(x, gains.value) + gains.value_shift, 0, 255);
           })) {}
 
-    // Changes up to kMost pixels. kReorders: then their channels are brought in this order.
+    // Changes up to PackedPixels::kMost pixels. kReorders: then their channels are brought in this
+    // order.
     template <bool kReorders>
     void change(uint8_t* pixels, size_t count, const ChannelOrder& order) const {
-        __m512i taken[3], rgb[3];
-        __mmask64 shown[3];
-        for (size_t k = 0; k < 3; ++k) {
-            const size_t bytes = 3 * count > 64 * k ? std::min<size_t>(3 * count - 64 * k, 64) : 0;
-            shown[k] = bytes == 64 ? ~uint64_t{0} : (uint64_t{1} << bytes) - 1;
-            taken[k] = _mm512_maskz_loadu_epi8(shown[k], pixels + 64 * k);
-        }
-        rgb[0] = channel<0>(taken);
-        rgb[1] = channel<1>(taken);
-        rgb[2] = channel<2>(taken);
+        const PackedPixels shown(count);
+        __m512i rgb[3];
+        shown.read(pixels, rgb);
         to_rgb(to_hsv(rgb), rgb);
         if (kReorders) {
             const __m512i before[3] = {rgb[0], rgb[1], rgb[2]};
             for (int k = 0; k < 3; ++k) rgb[k] = before[order.of[k]];
         }
-        _mm512_mask_storeu_epi8(pixels, shown[0], packed<0>(rgb));
-        _mm512_mask_storeu_epi8(pixels + 64, shown[1], packed<1>(rgb));
-        _mm512_mask_storeu_epi8(pixels + 128, shown[2], packed<2>(rgb));
+        shown.write(pixels, rgb);
     }
 
   private:
@@ -163,20 +97,6 @@ class HsvPixels {
 
     static int gained(int x, WholeGain gain) {
         return static_cast<int>((static_cast<uint32_t>(x) * gain.mantissa) >> gain.shift);
-    }
-
-    template <int k>
-    static __m512i channel(const __m512i (&taken)[3]) {
-        const __m512i places = kFromPixels<k>.part(0);
-        return _mm512_mask_permutexvar_epi8(_mm512_permutex2var_epi8(taken[0], places, taken[1]),
-                                            kInThird<k>, places, taken[2]);
-    }
-
-    template <int k>
-    static __m512i packed(const __m512i (&rgb)[3]) {
-        const __m512i places = kToPixels<k>.part(0);
-        return _mm512_mask_permutexvar_epi8(_mm512_permutex2var_epi8(rgb[0], places, rgb[1]),
-                                            kIsBlue<k>, places, rgb[2]);
     }
 
     // (a * b) >> 11 of 16-bit numbers, of which the lowest 16 bits are kept.
@@ -239,32 +159,16 @@ class HsvPixels {
         return hsv;
     }
 
-    // 16 of 64 numbers, lane by lane, of one byte or of three.
-    template <int kPart>
-    static __m512 floats(__m512i bytes, __m512i second = _mm512_setzero_si512(),
-                         __m512i third = _mm512_setzero_si512()) {
-        const __m512i lower = kPart < 2 ? low(bytes, second) : high(bytes, second),
-                      upper = kPart < 2 ? low(third, _mm512_setzero_si512())
-                                        : high(third, _mm512_setzero_si512());
-        return _mm512_cvtepi32_ps(kPart % 2 == 0 ? _mm512_unpacklo_epi16(lower, upper)
-                                                 : _mm512_unpackhi_epi16(lower, upper));
-    }
-
     // Of 16 pixels: the value less the chroma, and less a part of it. As `change_hsv`.
     template <int kPart>
     static void mix(const Hsv& hsv, __m512i* least, __m512i* third) {
-        const __m512 s = _mm512_mul_ps(floats<kPart>(hsv.saturation),
+        const __m512 s = _mm512_mul_ps(floats_of<kPart>(hsv.saturation),
                                        _mm512_set1_ps(1.0f / 255.0f)),
-                     v = floats<kPart>(hsv.value), chroma = _mm512_mul_ps(v, s),
-                     weight = _mm512_mul_ps(floats<kPart>(hsv.hue[0], hsv.hue[1], hsv.hue[2]),
+                     v = floats_of<kPart>(hsv.value), chroma = _mm512_mul_ps(v, s),
+                     weight = _mm512_mul_ps(floats_of<kPart>(hsv.hue[0], hsv.hue[1], hsv.hue[2]),
                                             _mm512_set1_ps(1.0f / Hues::kOne));
         least[kPart] = _mm512_cvtps_epi32(_mm512_sub_ps(v, chroma));
         third[kPart] = _mm512_cvtps_epi32(_mm512_sub_ps(v, _mm512_mul_ps(chroma, weight)));
-    }
-
-    static __m512i bytes_of(const __m512i (&parts)[4]) {
-        return _mm512_packus_epi16(_mm512_packs_epi32(parts[0], parts[1]),
-                                   _mm512_packs_epi32(parts[2], parts[3]));
     }
 
     static void to_rgb(const Hsv& hsv, __m512i (&rgb)[3]) {
