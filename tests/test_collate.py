@@ -285,8 +285,10 @@ def test_wrong_use_is_refused_when_the_loader_is_made(source: Source, tmp_path: 
     images = np.zeros((2, 8, 8, 3), np.uint8)
     boxes = fastload.Ragged.of([np.zeros((1, 4)), np.zeros((0, 4))])
     objects = [(torch.zeros(3, 8, 8), 1)] * 2
+    *first, last = map(repr, collate._FORMS)
+    forms = f"no such form; give {', '.join(first)} or {last}, or"
     cases: list[tuple[Any, dict[str, Any], str]] = [
-        (source, {"collate_fn": "coco"}, "no such form; there are 'torchvision', 'detr', 'yolo'"),
+        (source, {"collate_fn": "coco"}, forms),
         (source, {"collate_fn": 5}, "collate_fn: must be"),
         ((images, np.zeros(2)), {"collate_fn": "yolo"}, "one column of boxes .* has none"),
         ({"image": images, "boxes": np.zeros((2, 4))}, {"collate_fn": "yolo"}, "has none .*Ragged"),

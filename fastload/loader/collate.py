@@ -19,6 +19,7 @@ import torch
 from fastload.draws import native_core
 from fastload.errors import ConfigurationError
 from fastload.host_memory import BufferPool, Zeros
+from fastload.loader.config import FORMS
 from fastload.recipe.outputs import SIZES, Outputs
 from fastload.recipe.separate import SeparateProgram
 from fastload.recipe.split import BatchProgram, SplitRecipe
@@ -44,9 +45,8 @@ def collate_of(
             raise _refused(source, "whose samples Python code makes; give a function of samples")
         return given
     if given not in _FORMS:
-        known = ", ".join(map(repr, _FORMS))
         raise ConfigurationError(
-            f"collate_fn={given!r}: there is no such form; there are {known}, or give a function."
+            f"collate_fn={given!r}: there is no such form; give {FORMS}, or a function."
         )
     if source.objects:
         raise _refused(source, "whose samples Python code makes; give a function of samples")

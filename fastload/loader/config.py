@@ -32,6 +32,8 @@ _OF_OPTIONS = "options=fastload.BackendOptions({0}=...), or the options of a bac
 _OF_SOURCE = "create_loader(fastload.open_source(source, {}=...), ...)"
 MOVED = {name: _OF_OPTIONS.format(name) for name in ("tune", "place")}
 """Arguments of earlier versions, and what to write in their place: of `from_dataloader`."""
+FORMS = "'torchvision', 'detr', 'yolo' or 'ultralytics'"
+"""What `collate_fn=` takes by name: the forms of batches of fastload/loader/collate.py."""
 MOVED_OF_CREATE = (
     MOVED
     | {
@@ -40,8 +42,8 @@ MOVED_OF_CREATE = (
     }
     | {
         "placement": "order=fastload.NodePlacement(), without shuffle",
-        "collate": "collate_fn='torchvision', 'detr', 'yolo' or 'ultralytics'; of a function of "
-        "whole columns collate_fn=fastload.CollateColumns(function)",
+        "collate": f"collate_fn={FORMS}; of a function of whole columns "
+        "collate_fn=fastload.CollateColumns(function)",
     }
 )
 """Those of `create_loader`."""
@@ -340,10 +342,7 @@ def collates_of(given: Any) -> tuple[Callable[[list[Any]], Any] | None, Any]:
     none."""
     if isinstance(given, str | CollateColumns):
         return None, given if isinstance(given, str) else given.function
-    what = (
-        "a function of a list of samples, 'detr', 'torchvision', 'yolo', 'ultralytics' or a "
-        "CollateColumns of a function of columns"
-    )
+    what = f"a function of a list of samples, {FORMS}, or a CollateColumns of a function of columns"
     require("collate_fn", given is None or callable(given), what, given)
     return given, None
 

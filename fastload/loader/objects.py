@@ -12,6 +12,7 @@ import torch
 from fastload import native
 from fastload.errors import ConfigurationError, counted
 from fastload.geometry.plan import GeometryStep
+from fastload.loader.config import FORMS
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.columns import PASCAL_VOC, ColumnOperation, PasteIn
 from fastload.sources.base import Source
@@ -33,8 +34,7 @@ def check(source: Source, collate_fn: Callable[..., Any] | None, *, turned: bool
     if source.drawn and collate_fn is not None:
         raise ConfigurationError(
             f"masks: those of {source.name} are drawn for whole batches, and collate_fn takes "
-            "single samples; give a form ('torchvision', 'detr', 'yolo', 'ultralytics') or a "
-            "CollateColumns in its place, or leave masks out."
+            f"single samples; give {FORMS}, or a CollateColumns, in its place, or leave masks out."
         )
     if source.drawn and not source.images:
         raise ConfigurationError(
