@@ -165,6 +165,7 @@ def compared(
     *,
     exact: bool = False,
     bounds: tuple[float, float] = (BOXES, MASKS),
+    far: float = 0.0,
     pixels: float = PIXELS,
     together: bool = False,
 ) -> list[Judgement]:
@@ -179,6 +180,7 @@ def compared(
         seed: of our loader.
         exact: nothing is random, and pixels are to be as near as docs/guarantees.md says.
         bounds: what an edge of a box and the masks of an image may differ by.
+        far: which part of the boxes may be further apart than `BOXES`, where `bounds` allow that.
         pixels: what an image may differ by in the mean, of 255.
         together: whether the bound of masks is for those of all images together.
     """
@@ -199,8 +201,8 @@ def compared(
         apart, most = max(apart, float(differences.mean())), max(most, float(differences.max()))
         with suppress(ValueError):  # no objects
             edges = max(edges, float(np.abs(sample.boxes - wanted.boxes).max()))
-        far = np.abs(sample.boxes - wanted.boxes).max(axis=1, initial=0.0) > BOXES
-        beyond, boxes = beyond + int(far.sum()), boxes + len(far)
+        moved = np.abs(sample.boxes - wanted.boxes).max(axis=1, initial=0.0) > BOXES
+        beyond, boxes = beyond + int(moved.sum()), boxes + len(moved)
         if sample.points is not None and wanted.points is not None:
             seen, wanted_seen = (one[..., 2] > 0 for one in (sample.points, wanted.points))
             other, pointed = other + int((seen != wanted_seen).any()), pointed + int(seen.sum())
@@ -219,7 +221,7 @@ def compared(
     ]
     if bounds[0] > BOXES:
         what = f"part of {boxes} boxes that are more than {BOXES:g} pixels apart"
-        judged.append(Judgement(what, beyond / max(boxes, 1), 1e-2, False))
+        judged.append(Judgement(what, beyond / max(boxes, 1), far, False))
     if pointed:
         judged.append(Judgement(f"{pointed} keypoints apart, in pixels", places, BOXES, False))
     if masked:

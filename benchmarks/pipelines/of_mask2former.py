@@ -156,6 +156,7 @@ def same(kind: str, setting: Setting) -> list[Judgement]:
             _SEED,
             # Where a position lies between two pixels of a segment, either may be taken.
             bounds=(1.0, 0.02) if kind == "panoptic" else (objects.BOXES, objects.MASKS),
+            far=0.05,
         )
 
 

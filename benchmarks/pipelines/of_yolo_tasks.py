@@ -196,6 +196,7 @@ def same(setting: Setting, task: str) -> list[Judgement]:
             _SEED,
             # Where a canvas cuts an outline the original goes by the points that it has on it.
             bounds=(0.5 if task == "segment" else objects.BOXES, objects.MASKS),
+            far=0.01,
             together=True,
         )
 
