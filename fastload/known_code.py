@@ -200,7 +200,7 @@ def methods_are_as_defined(cls: type) -> bool:
     """Whether no function of a class of torchvision's, or of those that it derives from there, was
     replaced in the class. Of another class nothing is known: true."""
     own = [base for base in cls.__mro__ if base.__module__.partition(".")[0] == "torchvision"]
-    functions = [value for base in own for value in vars(base).values()]
+    functions = [value for base in own for value in vars(base).copy().values()]
     return all(map(is_as_defined, (f for f in functions if isinstance(f, FunctionType))))
 
 

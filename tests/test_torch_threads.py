@@ -27,6 +27,7 @@ from fastload.backends.own_numbers import (
     WITH_GENERATOR,
     WITHOUT,
     OwnNumbers,
+    _functions_of,
     global_numbers_in,
 )
 from fastload.backends.torch_workers import TorchOptions
@@ -165,6 +166,21 @@ def test_own_numbers_are_those_of_the_global_generator_after_the_same_seed(name:
         with numbers:
             assert all(map(torch.equal, [draw(), draw()], wanted))
         assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_class_may_be_written_to_while_it_is_looked_at() -> None:
+    """As `copy.copy` in another thread does, which keeps `__slotnames__` in it."""
+
+    class Transform:
+        def forward(self) -> None: ...
+
+        def extra(self) -> None: ...
+
+    found = []
+    for function in _functions_of(Transform()):
+        found.append(function.__name__)
+        setattr(Transform, f"after_{function.__name__}", None)
+    assert found == ["forward", "extra"]
 
 
 def test_all_that_take_a_generator_are_tried() -> None:

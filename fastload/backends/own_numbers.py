@@ -215,7 +215,10 @@ def _functions_of(thing: Any) -> Iterator[FunctionType]:
     for base in (thing if isinstance(thing, type) else type(thing)).__mro__:
         if base.__module__.partition(".")[0] in ("builtins", "torch", "torchvision", "numpy"):
             continue
-        yield from (value for value in vars(base).values() if isinstance(value, FunctionType))
+        # Of a copy: other threads may write to the class, as `copy.copy` does (`__slotnames__`).
+        yield from (
+            value for value in vars(base).copy().values() if isinstance(value, FunctionType)
+        )
 
 
 def _global_numbers_of(function: FunctionType) -> str:
@@ -225,8 +228,8 @@ def _global_numbers_of(function: FunctionType) -> str:
     attributes = {step.argval for step in steps if step.opname in ("LOAD_ATTR", "LOAD_METHOD")}
     names = {step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for other in seen:
-        for name in names & other.__globals__.keys():
-            value = other.__globals__[name]
+        for name in names:
+            value = other.__globals__.get(name)
             bound = getattr(value, "__self__", None)
             if value is random or isinstance(bound, random.Random):
                 return f"{name} {where}"

@@ -118,7 +118,9 @@ def known_kind(kind: type) -> type:
     for base in kind.__mro__:
         if lowering_of(base) is not None or base in _CONTAINERS:
             between = kind.__mro__[: kind.__mro__.index(base)]
-            added = {name: value for derived in between for name, value in vars(derived).items()}
+            added: dict[str, Any] = {}
+            for derived in between:
+                added |= vars(derived)
             changed = any(
                 name not in _HARMLESS and _changes(base, name, value)
                 for name, value in added.items()
