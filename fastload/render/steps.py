@@ -233,8 +233,10 @@ def joined(steps: Sequence[Steps]) -> list[Steps]:
     result: list[Steps] = []
     for part in steps:
         last = result[-1] if result else None
-        both = isinstance(part, ColourSteps) and isinstance(last, ColourSteps)
-        if both and (whole := last.then(part)) is not None:
+        whole = None
+        if isinstance(part, ColourSteps) and isinstance(last, ColourSteps):
+            whole = last.then(part)
+        if whole is not None:
             result[-1] = whole
         else:
             result.append(part)
