@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 
 import fastload
 from fastload import stores
+from fastload.backends.torch_workers import TorchOptions
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError, DecodeError, SourceError
 from fastload.sources import open_source
@@ -963,6 +964,7 @@ def test_a_script_that_runs_on_import_is_refused(
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
     given: dict[str, Any] = {"backend": "torch", "num_workers": 1, "transform": v2.Resize((8, 8))}
+    given["options"] = TorchOptions(threads=False)
     with (
         fastload.create_loader("s3://bucket/train", 4, **given) as loader,
         pytest.raises(ConfigurationError, match=r"__name__ == .*or use a backend of threads"),

@@ -401,8 +401,9 @@ def requested(backend: TorchBackend, count: int) -> list[Any]:
 
 
 def not_started() -> TorchBackend:
-    """A backend whose workers start with more requests than a test makes."""
-    return TorchBackend(context_of(source_of(value=ValueArray(np.arange(9))), None), TorchOptions())
+    """A backend whose worker processes start with more requests than a test makes."""
+    context = context_of(source_of(value=ValueArray(np.arange(9))), None)
+    return TorchBackend(context, TorchOptions(threads=False))
 
 
 def test_a_cancelled_request_is_not_handed_out() -> None:
