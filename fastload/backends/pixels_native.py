@@ -44,8 +44,8 @@ Placements = list["Geometry | FusedGeometry | None"]
 # Images of which each is read by itself where not all can be.
 _FEW = 16
 # Samples of a store that are one task, at most, after the first batch, which is read by smaller
-# ones so that decoding begins sooner. Python took 104 us a sample by tasks of 16, and takes 72 by
-# these (2 cores, beside other work); the core decodes the samples of a task by all its threads.
+# ones so that decoding begins sooner. Python took 104 us a sample by tasks of 16, and takes some 80
+# by these (2 cores, beside other work); the core decodes the samples of a task by all its threads.
 _LARGEST_TASK = 64
 
 

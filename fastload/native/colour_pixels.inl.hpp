@@ -75,24 +75,6 @@ class PixelSteps {
 
     // Changes packed pixels. Returns the sum of their greys if `sums`, else 0.
     int64_t run(uint8_t* pixels, size_t plane, bool sums) const {
-        constexpr size_t kSummed = size_t{1} << 20;  // pixels whose greys are summed in 32 bits
-        int64_t total = 0;
-        for (size_t done = 0; done < plane; done += kSummed) {
-            const size_t count = std::min(kSummed, plane - done);
-            total += some(pixels + 3 * done, count, sums);
-        }
-        return total;
-    }
-
-  private:
-    struct Step {
-        alignas(64) uint8_t table[256];
-        bool is_table;
-        ColourKind kind;
-        const float* numbers;
-    };
-
-    int64_t some(uint8_t* pixels, size_t plane, bool sums) const {
         __m512i total = _mm512_setzero_si512(), rgb[3];
         for (size_t done = 0; done < plane; done += PackedPixels::kMost) {
             const size_t count = std::min(PackedPixels::kMost, plane - done);
@@ -102,7 +84,7 @@ class PixelSteps {
             if (sums) {
                 __m512i greys[4];
                 greys_of(rgb, greys);
-                const __m512i all = bytes_of(greys);  // as they are: below 255
+                const __m512i all = bytes_of(greys);  // at most 255
                 const __m512i some = _mm512_maskz_mov_epi8(PackedPixels::first(count), all);
                 // In each eight bytes their sum.
                 total = _mm512_add_epi64(total, _mm512_sad_epu8(some, _mm512_setzero_si512()));
@@ -111,6 +93,14 @@ class PixelSteps {
         }
         return _mm512_reduce_add_epi64(total);
     }
+
+  private:
+    struct Step {
+        alignas(64) uint8_t table[256];
+        bool is_table;
+        ColourKind kind;
+        const float* numbers;
+    };
 
     static void change(const Step& step, __m512i (&rgb)[3]) {
         if (step.is_table) {
