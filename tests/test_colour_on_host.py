@@ -436,8 +436,12 @@ def test_colour_after_a_warp_is_done_by_the_core_where_batches_stay_on_the_host(
             assert one.stride() == other.stride()
 
 
-def test_the_core_is_given_several_images_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which torch's operations get one. The pixels do not depend on that."""
+@pytest.mark.parametrize(("dtype", "given"), [(None, [4]), (torch.float32, [3, 1])])
+def test_the_core_is_given_several_images_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype | None, given: list[int]
+) -> None:
+    """All of them where nothing is left to torch, whose operations get one. The pixels do not
+    depend on that."""
     large = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4, 3, 400, 440), np.uint8))
     monkeypatch.setattr("torch.get_num_threads", lambda: 1)
     counts, run = list[int](), HostColour.run
@@ -454,12 +458,56 @@ def test_the_core_is_given_several_images_at_a_time(monkeypatch: pytest.MonkeyPa
         plain = BatchProgram(tuple(enumerate(ops)))
         colour, (program,) = core_programs.by_core([plain], torch.device("cpu"))
         made = [
-            one({"image": large}, {"image": IMAGE}, Draws(1, 0, np.arange(4)))["image"]
+            one({"image": large}, {"image": IMAGE}, Draws(1, 0, np.arange(4)), dtype=dtype)["image"]
             for one in (program, plain)
         ]
         assert torch.equal(*made)
         colour.close()
-    assert counts == [3, 1]
+    assert counts == given
+
+
+WARP = v2.RandomPerspective(0.4, 0.6, BILINEAR, fill=7)
+CHAINS: dict[str, list[Any]] = {
+    "colour": [v2.RandomEqualize(0.6), v2.RandomApply([v2.GaussianBlur(3)], 0.5)],
+    "warp, colour": [WARP, v2.RandomEqualize(0.6), JITTER],
+    "colour, warp": [v2.RandomEqualize(0.6), WARP],
+    "two warps": [WARP, v2.RandomInvert(0.5), v2.RandomRotation(30, BILINEAR), JITTER],
+    "a warp after a warp": [v2.RandomInvert(0.5), WARP, v2.RandomRotation(30)],
+    "one of several": [WARP, v2.RandomChoice([v2.RandomEqualize(1.0), JITTER, v2.Identity()])],
+}
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("name", CHAINS)
+def test_whole_batches_are_made_in_the_memory_that_is_given(name: str, last: bool) -> None:
+    """With the pixels and the masks of torch's operations; what is given stays as it is."""
+    images = pictures(count=9)
+    batch = torch.from_numpy(images).permute(0, 3, 1, 2)
+    masks = batch[:, :1] % 11
+    if not last:
+        batch = batch.contiguous()
+    before = batch.clone()
+    plain = BatchProgram(tuple(enumerate(Recipe.from_transform(v2.Compose(CHAINS[name])).ops)))
+    colour, (program,) = core_programs.by_core([plain], torch.device("cpu"))
+    asked = list[torch.Tensor]()
+
+    def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        count, channels, height, width = shape
+        memory = torch.full((count, height, width, channels), 99, dtype=dtype)
+        asked.append(memory.permute(0, 3, 1, 2) if last else memory.view(shape))
+        return asked[-1]
+
+    columns, kinds = {"image": batch, "mask": masks}, {"image": IMAGE, "mask": MASK}
+    draws = Draws(3, 1, np.arange(9))
+    expected = plain(columns, kinds, draws)
+    for memory in (empty, None):
+        made = program(columns, kinds, draws, empty=memory)
+        for column in columns:
+            assert torch.equal(made[column], expected[column])
+        assert torch.equal(batch, before)
+        if last and memory is not None:
+            assert [one.data_ptr() for one in asked] == [made["image"].data_ptr()]
+    colour.close()
 
 
 def _converted_by_torch(images: torch.Tensor, op: PixelOperation) -> torch.Tensor:

@@ -113,6 +113,8 @@ class _SomeSamples(PixelOperation):
         return self._some(images, draws, stream, "apply")
 
     def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        if all(type(op).apply_to_masks is Operation.apply_to_masks for op in self.inner):
+            return masks  # they stay as they are
         return self._some(masks, draws, stream, "apply_to_masks")
 
     def _some(self, pixels: torch.Tensor, draws: Draws, stream: int, how: str) -> torch.Tensor:

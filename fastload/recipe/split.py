@@ -345,7 +345,7 @@ class BatchProgram:
                 if len(passes) == 1 and passes[0].reads_once(tensor):
                     made = empty(tuple(tensor.shape), passes[0].output_dtype(tensor.dtype))
                     result[name] = made
-                    step = batch if _format_of(made) == _format_of(tensor) else piece
+                    step = batch if format_of(made) == format_of(tensor) else piece
             for start in range(0, batch, step):
                 rows = slice(start, start + step)
                 out = result[name][rows] if name in result else None
@@ -354,7 +354,7 @@ class BatchProgram:
                     whole = (batch, *part.shape[1:])
                     result[name] = (
                         torch.empty(
-                            whole, dtype=part.dtype, device="cpu", memory_format=_format_of(part)
+                            whole, dtype=part.dtype, device="cpu", memory_format=format_of(part)
                         )
                         if empty is None
                         else empty(whole, part.dtype)
@@ -374,7 +374,7 @@ class BatchProgram:
     ) -> torch.Tensor:
         """`out`: where the result may be written to, on a CPU; what is not may be of any memory
         format."""
-        memory_format = _format_of(tensor)
+        memory_format = format_of(tensor)
         last: list[tuple[int, Operation]] = []
         if kind.coloured and mixing is not None:
             last.append((0, mixing))
@@ -402,7 +402,7 @@ class BatchProgram:
             dtype = op.output_dtype(dtype)
 
 
-def _format_of(tensor: torch.Tensor) -> torch.memory_format:
+def format_of(tensor: torch.Tensor) -> torch.memory_format:
     """channels_last for pixels that lie so (one channel lies both ways and counts as
     contiguous)."""
     last = tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()

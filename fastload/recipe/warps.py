@@ -88,19 +88,25 @@ class Warping(GeometryOperation):
         )
 
     def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
-        return self._warped(masks, draws, stream, self.warp_samplings[1])
+        return self.warped(masks, draws, stream, self.warp_samplings[1])
 
     def _render(
         self, pixels: torch.Tensor, draws: Draws, stream: int, resampling: Resampling
     ) -> torch.Tensor:
-        return self._warped(pixels, draws, stream, self.warp_samplings[0])
+        return self.warped(pixels, draws, stream, self.warp_samplings[0])
 
-    def _warped(
-        self, pixels: torch.Tensor, draws: Draws, stream: int, sampling: WarpSampling
+    def warped(
+        self,
+        pixels: torch.Tensor,
+        draws: Draws,
+        stream: int,
+        sampling: WarpSampling,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        """(B, C, H, W) pixels of a batch. `out`: as of `warp_batch`."""
         sizes = np.broadcast_to(np.array(pixels.shape[-2:]), (len(draws), 2))
         warp = self.warp(sizes, draws.uniform(stream, self.uniforms))
-        return warp_batch(pixels, warp, sampling)
+        return warp_batch(pixels, warp, sampling, out)
 
     def _plan(self, stream: int) -> GeometryPlan:
         images, masks = self.warp_samplings

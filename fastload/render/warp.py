@@ -110,7 +110,9 @@ def _sampled(
     return np.where(good[..., None], sampled, fill.astype(np.uint8))
 
 
-def warp_batch(pixels: torch.Tensor, warp: Warp, sampling: WarpSampling) -> torch.Tensor:
+def warp_batch(
+    pixels: torch.Tensor, warp: Warp, sampling: WarpSampling, out: torch.Tensor | None = None
+) -> torch.Tensor:
     """(B, C, h, w): a batch of images of one size, of any dtype, on its device; all outputs are of
     one size. Sums of floating-point numbers are in float32. By the native core where it can, as
     `remap_batch`."""
@@ -118,7 +120,7 @@ def warp_batch(pixels: torch.Tensor, warp: Warp, sampling: WarpSampling) -> torc
         return pixels
     size = [int(n) for n in warp.size[0]]
     if _core_takes(pixels):
-        return _by_core(pixels, size, sampling, "warp", zip(warp.inverse))
+        return _by_core(pixels, size, sampling, "warp", zip(warp.inverse), out)
     inverse = on_device(warp.inverse.reshape(-1, 9), pixels.device)
     m = [inverse[:, number].view(-1, 1, 1) for number in range(9)]
     down, across = (
@@ -152,15 +154,20 @@ def _by_core(
     sampling: WarpSampling,
     function: Literal["warp", "remap"],
     places: Iterable[tuple[Float64Array, ...]],
+    memory: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """(B, C, *size): as `sample_batch`, in this thread. `places`: for each image what the core's
-    function takes."""
+    function takes. `memory`: as `out` of `warp_batch`."""
     channels, bilinear = pixels.shape[1], sampling.interpolation == "bilinear"
     fill = np.broadcast_to(np.asarray(sampling.fill, np.float32), channels)
     rounds = sampling.fades and not bilinear
     fill = np.clip(np.rint(fill) if rounds else fill, 0, 255).astype(np.float32)
     packed = np.ascontiguousarray(pixels.permute(0, 2, 3, 1).numpy())
-    out = np.empty((len(packed), *size, channels), np.uint8)
+    shape = (len(packed), *size, channels)
+    out = None if memory is None else memory.permute(0, 2, 3, 1).numpy()
+    fits = out is not None and out.shape == shape and out.flags.c_contiguous
+    if out is None or not fits or out.dtype != np.uint8:
+        out = np.empty(shape, np.uint8)
     moved = getattr(native.load(), function)
     for image, made, given in zip(packed, out, places, strict=True):
         where = map(np.ascontiguousarray, given)
