@@ -21,14 +21,12 @@ from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
 import fastload
-from fastload.backends import torch_workers_threads
+from fastload.backends import own_numbers, torch_workers_threads
 from fastload.backends.own_numbers import (
-    _LIKE,
-    WITH_GENERATOR,
-    WITHOUT,
     OwnNumbers,
     _functions_of,
     global_numbers_in,
+    operators_that_draw,
 )
 from fastload.backends.torch_workers import TorchOptions
 from fastload.errors import ConfigurationError, SampleError, WorkerError
@@ -101,29 +99,6 @@ def test_transforms_of_torchvision_draw_the_same_in_threads(class_folder: Path) 
         assert all(map(torch.equal, mine, theirs))
 
 
-def test_every_function_of_torch_that_draws_is_known() -> None:
-    """By the schemas of torch's operators: those with a generator, and those that torch marks."""
-    drawing = set()
-    for name in torch._C._dispatch_get_all_op_names():
-        space, _, rest = name.partition("::")
-        packet, _, overload = rest.partition(".")
-        if space != "aten" or packet.endswith("_backward"):
-            continue
-        op = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
-        if op is None:
-            continue
-        takes = any(argument.name == "generator" for argument in op._schema.arguments)
-        if takes or torch.Tag.nondeterministic_seeded in op.tags:
-            drawing.add(packet)
-    # Attention is called by one name; the fused ones are for GPUs, which workers have no part in.
-    drawing = {name for name in drawing if not name.startswith(("_", "miopen", "cudnn"))}
-    # Operators that have no function of this name in Python: methods and functions call others.
-    drawing = {name for name in drawing if hasattr(torch.Tensor, name) or hasattr(torch, name)}
-    drawing.discard("random")  # torch.random is a module
-    missing = drawing - WITH_GENERATOR - WITHOUT - _LIKE.keys()
-    assert not missing, sorted(missing)
-
-
 LIKE = torch.zeros(5)
 DRAWS: dict[str, Callable[[], torch.Tensor]] = {
     "bernoulli": lambda: torch.bernoulli(LIKE + 0.5),
@@ -150,7 +125,73 @@ DRAWS: dict[str, Callable[[], torch.Tensor]] = {
     "uniform_": lambda: torch.empty(5).uniform_(2, 3),
     "_sample_dirichlet": lambda: torch._sample_dirichlet(LIKE + 1),
     "_standard_gamma": lambda: torch._standard_gamma(LIKE + 1),
+    "alpha_dropout": lambda: F.alpha_dropout(LIKE + 1, training=True),
+    "alpha_dropout_": lambda: torch.alpha_dropout_(LIKE + 1, 0.5, True),
+    "dropout": lambda: F.dropout(LIKE + 1),
+    "dropout_": lambda: F.dropout(LIKE + 1, inplace=True),
+    "feature_alpha_dropout": lambda: F.feature_alpha_dropout(torch.ones(1, 50), training=True),
+    "feature_alpha_dropout_": lambda: torch.feature_alpha_dropout_(torch.ones(1, 50), 0.5, True),
+    "feature_dropout": lambda: torch.feature_dropout(torch.ones(1, 50), 0.5, True),
+    "feature_dropout_": lambda: torch.feature_dropout_(torch.ones(1, 50), 0.5, True),
+    "gru": lambda: recurrent(torch.nn.GRU),
+    "gumbel_softmax": lambda: F.gumbel_softmax(LIKE),
+    "initialised": lambda: torch.nn.init.kaiming_uniform_(torch.empty(3, 3)),
+    "lstm": lambda: recurrent(torch.nn.LSTM),
+    "module": lambda: torch.nn.Dropout()(LIKE + 1),
+    "native_dropout": lambda: torch.native_dropout(LIKE + 1, 0.5, True)[0],
+    "normal_of_numbers": lambda: torch.normal(2.0, 3.0, (4,)),
+    "operator": lambda: torch.ops.aten.rand.default([3]),
+    "out": lambda: torch.rand(3, out=torch.empty(3)),
+    "random_of_all": lambda: torch.empty(5).random_(),
+    "rnn_relu": lambda: recurrent(torch.nn.RNN, nonlinearity="relu"),
+    "rnn_tanh": lambda: recurrent(torch.nn.RNN),
+    "rrelu": lambda: F.rrelu(LIKE - 1, training=True),
+    "rrelu_": lambda: F.rrelu(LIKE - 1, training=True, inplace=True),
+    "rrelu_with_noise": lambda: torch.ops.aten.rrelu_with_noise(LIKE - 1, LIKE + 0, 0.1, 0.9, True),
+    "scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(
+        torch.ones(1, 2, 8, 4), torch.ones(1, 2, 8, 4), torch.ones(1, 2, 8, 4), dropout_p=0.5
+    ),
 }
+
+
+def recurrent(kind: Any, **options: Any) -> torch.Tensor:
+    """Of a network that drops out between its layers; its weights are not drawn."""
+    network = kind(4, 4, num_layers=2, dropout=0.5, **options)
+    with torch.no_grad():
+        for weights in network.parameters():
+            weights.fill_(0.1)
+    made: torch.Tensor = network(torch.ones(6, 4))[0]
+    return made
+
+
+def test_every_operator_of_torch_that_draws_is_tried() -> None:
+    """By the schemas of torch's operators: those with a generator, and those that torch marks."""
+    drawing = set()
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        if space != "aten" or packet.endswith("_backward"):
+            continue
+        op = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
+        if op is None:
+            continue
+        takes = any(argument.name == "generator" for argument in op._schema.arguments)
+        if takes or torch.Tag.nondeterministic_seeded in op.tags:
+            drawing.add(packet)
+    # Attention is called by one name; the fused ones are for GPUs, which workers have no part in.
+    drawing = {name for name in drawing if not name.startswith(("_", "miopen", "cudnn"))}
+    # Operators that have no function of this name in Python: methods and functions call others.
+    drawing = {name for name in drawing if hasattr(torch.Tensor, name) or hasattr(torch, name)}
+    drawing.discard("random")  # torch.random is a module
+    assert not drawing - DRAWS.keys(), sorted(drawing - DRAWS.keys())
+
+
+def test_a_generator_stands_after_all_else_that_an_operator_takes_by_place() -> None:
+    operators = operators_that_draw()
+    assert len(operators) > 50
+    for op in operators:
+        by_place = [one.name for one in op._schema.arguments if not one.kwarg_only]
+        assert "generator" not in by_place[:-1], op
 
 
 @pytest.mark.parametrize("name", sorted(DRAWS))
@@ -162,10 +203,12 @@ def test_own_numbers_are_those_of_the_global_generator_after_the_same_seed(name:
         torch.manual_seed(12)
         before = torch.random.get_rng_state()
         numbers = OwnNumbers()
-        numbers.generator.manual_seed(11)
+        seeded = numbers.generator.manual_seed(11).get_state()
         with numbers:
             assert all(map(torch.equal, [draw(), draw()], wanted))
         assert torch.equal(torch.random.get_rng_state(), before)
+        # It has drawn something.
+        assert not torch.equal(numbers.generator.get_state(), seeded)
 
 
 def test_a_class_may_be_written_to_while_it_is_looked_at() -> None:
@@ -183,10 +226,6 @@ def test_a_class_may_be_written_to_while_it_is_looked_at() -> None:
     assert found == ["forward", "extra"]
 
 
-def test_all_that_take_a_generator_are_tried() -> None:
-    assert WITH_GENERATOR | _LIKE.keys() <= DRAWS.keys()
-
-
 def test_a_generator_that_the_code_gives_is_used() -> None:
     given = torch.Generator().manual_seed(3)
     wanted = torch.rand(4, generator=torch.Generator().manual_seed(3))
@@ -194,20 +233,31 @@ def test_a_generator_that_the_code_gives_is_used() -> None:
         assert torch.equal(torch.rand(4, generator=given), wanted)
 
 
-@pytest.mark.parametrize(
-    "draw",
-    [
-        lambda: F.dropout(LIKE),
-        lambda: torch.dropout(LIKE, 0.5, True),
-        lambda: F.gumbel_softmax(LIKE),
-        lambda: torch.nn.init.kaiming_uniform_(torch.empty(3, 3)),
-        lambda: torch.nn.Dropout()(LIKE),
-        lambda: F.feature_alpha_dropout(LIKE.reshape(1, 5)),
-    ],
-)
-def test_what_cannot_be_given_a_generator_is_refused(draw: Callable[[], Any]) -> None:
-    with OwnNumbers(), pytest.raises(ConfigurationError, match="threads=False"):
-        draw()
+def test_a_generator_that_is_given_by_place_is_used() -> None:
+    given = torch.Generator().manual_seed(3)
+    wanted = torch.poisson(LIKE + 9, torch.Generator().manual_seed(3))
+    with OwnNumbers():
+        assert torch.equal(torch.poisson(LIKE + 9, given), wanted)
+
+
+def test_afterwards_all_is_as_before() -> None:
+    before = torch._C._dispatch_tls_local_exclude_set(), torch._C._dispatch_tls_local_include_set()
+    numbers = OwnNumbers()
+    with pytest.raises(RuntimeError), numbers:
+        torch.rand(3, dtype=torch.int64)
+    after = torch._C._dispatch_tls_local_exclude_set(), torch._C._dispatch_tls_local_include_set()
+    assert str(after) == str(before)
+    state = numbers.generator.get_state()
+    torch.rand(3)
+    assert torch.equal(numbers.generator.get_state(), state)
+
+
+def test_threads_need_a_key_of_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_numbers, "_kernels", list)
+    with pytest.raises(ConfigurationError, match="threads=False"):
+        batches(Noisy(), num_workers=2, threads=True)
+    monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
+    assert "cannot give each" in str(batches(Noisy(), num_workers=2)[1])
 
 
 def test_what_draws_nothing_is_left_alone() -> None:
@@ -233,17 +283,6 @@ def test_each_thread_has_its_own() -> None:
     for seed, drawn in zip((1, 2), both, strict=True):
         generator = torch.Generator().manual_seed(seed)
         assert drawn == [float(torch.rand((), generator=generator)) for _ in range(20)]
-
-
-def test_a_refusal_that_the_users_code_catches_is_raised_all_the_same() -> None:
-    def catches() -> torch.Tensor:
-        try:
-            return F.dropout(torch.ones(3))
-        except Exception:
-            return torch.zeros(3)
-
-    with pytest.raises(ConfigurationError, match="dropout"):
-        batches(Noisy(catches), num_workers=2, threads=True)
 
 
 def helper() -> int:

@@ -250,8 +250,6 @@ class ObjectReader:
                     failures.append(Failure(row, error))
                 except Exception as error:  # Whatever the user's code raises.
                     failures.append(Failure(row, self._explained(index, error)))
-        if numbers is not None and numbers.refused is not None:
-            raise numbers.refused
         if together is not None and not failures:
             raise together
         return items, good_rows, failures

@@ -2,10 +2,11 @@
 
 Python's `random`, numpy's and torch's global generators are of the whole process: of two threads
 that make samples at the same time, each would get some of the numbers that follow from the seed of
-the other's sample. torch has a way out, which is of the thread that takes it (a
-`TorchFunctionMode`): there each function is looked at before it runs, and those that draw are given
-a generator. For Python's and numpy's there is none: their functions are bound to one object when
-they are imported.
+the other's sample. For Python's and numpy's there is no way out: their functions are bound to one
+object when they are imported. torch calls each of its operators by way of a table of kernels, one
+for each dispatch key, and which keys hold is of the thread. So the operators that draw get a kernel
+under a key that holds only within `OwnNumbers`; it adds the thread's generator and calls what comes
+after it. All other operators have none under this key, and cost what they did.
 """
 
 from __future__ import annotations
@@ -13,65 +14,19 @@ from __future__ import annotations
 import dis
 import functools
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
 
-from fastload.errors import ConfigurationError
+_KEY = "AutocastIPU"
+"""The dispatch key: of automatic casts on a device that host code does not use and torch itself has
+no kernels for. It must hold no other ones: some casting kernels take their key out while they call
+what draws (`scaled_dot_product_attention`)."""
 
-WITH_GENERATOR = frozenset(
-    [
-        "bernoulli",
-        "bernoulli_",
-        "binomial",
-        "cauchy_",
-        "exponential_",
-        "geometric_",
-        "log_normal_",
-        "multinomial",
-        "normal",
-        "normal_",
-        "poisson",
-        "rand",
-        "randint",
-        "randn",
-        "random_",
-        "randperm",
-        "uniform_",
-        "_sample_dirichlet",
-        "_standard_gamma",
-    ]
-)
-"""Functions and methods that take a `generator`."""
-_LIKE = {"rand_like": "uniform_", "randn_like": "normal_", "randint_like": "random_"}
-"""Those that take none, and the method that they call on a new tensor (aten's TensorFactories)."""
-WITHOUT = frozenset(
-    [
-        "alpha_dropout",
-        "alpha_dropout_",
-        "dropout",
-        "dropout_",
-        "feature_alpha_dropout",
-        "feature_alpha_dropout_",
-        "feature_dropout",
-        "feature_dropout_",
-        "gru",
-        "lstm",
-        "native_dropout",
-        "rnn_relu",
-        "rnn_tanh",
-        "rrelu",
-        "rrelu_",
-        "rrelu_with_noise",
-        "rrelu_with_noise_",
-        "scaled_dot_product_attention",
-    ]
-)
-"""Those that draw and can be given none."""
 _SEEDING = frozenset(
     [
         "manual_seed",
@@ -88,64 +43,93 @@ _OWN_OF_NUMPY = frozenset({"default_rng", "Generator", "RandomState", "SeedSeque
 """Of `numpy.random`: what makes a generator of one's own."""
 
 
-class OwnNumbers(TorchFunctionMode):
-    """Within it, what draws numbers with torch's functions in this thread draws them from
-    `generator`: the same numbers as from torch's global generator after the same seed.
+_ONE_AT_A_TIME = threading.Lock()
+_HERE = threading.local()
+"""`generator`: of the thread, within `OwnNumbers`; else None or not there."""
 
-    Functions that draw and cannot be given a generator, such as dropout, raise ConfigurationError.
-    Other threads are not affected.
-    """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.generator = torch.Generator()
-        self.refused: ConfigurationError | None = None
-        """What was raised last, which the code that draws may have caught."""
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name in WITH_GENERATOR:
-            if kwargs.get("generator") is None:
-                kwargs = {**kwargs, "generator": self.generator}
-        elif name in _LIKE:
-            return self._like(name, *args, **kwargs)
-        elif name in WITHOUT or (isinstance(func, FunctionType) and _draws(func)):
-            self.refused = ConfigurationError(
-                f"threads: torch's {name} draws random numbers from a generator of the whole "
-                "process, which threads cannot share and have the same samples each time. Use "
-                "torch.rand, randn, randint, randperm, multinomial or methods such as uniform_ "
-                "and normal_, or say threads=False."
-            )
-            raise self.refused
-        return func(*args, **kwargs)
-
-    def _like(self, name: str, like: torch.Tensor, *numbers: int, **options: Any) -> Any:
-        """Of one of `_LIKE`. `numbers`: for randint_like (high,) or (low, high)."""
-        given = options.pop("generator", None)
-        named = [options.pop(bound) for bound in ("low", "high") if bound in options]
-        made = torch.empty_like(like, **options)
-        low = [0] if name == "randint_like" and len(numbers) + len(named) == 1 else []
-        bounds = [*low, *numbers, *named]
-        fill = getattr(made, _LIKE[name])
-        return fill(*bounds, generator=self.generator if given is None else given)
+def can_own_numbers() -> bool:
+    """Whether threads can have torch's random numbers for themselves with this torch."""
+    with _ONE_AT_A_TIME:
+        return bool(_kernels())
 
 
 @functools.cache
-def _draws(function: FunctionType) -> bool:
-    """Whether a function of Python within torch, which runs outside of the mode, names what
-    draws."""
-    return any(
-        name in WITH_GENERATOR or name in WITHOUT or name in _LIKE
-        for code in _code_of(function, set())
-        for name in code.co_names
+def _kernels() -> list[torch.library.Library]:
+    """What registers the kernels, which are there as long as this is. Empty: other code has kernels
+    under the key, or torch is too old (`Library.fallback`)."""
+    used = any(
+        torch._C._dispatch_has_computed_kernel_for_dispatch_key(f"aten::{name}", _KEY)
+        for name in ("add.Tensor", "uniform_")
     )
+    if used or not hasattr(torch.library.Library, "fallback"):
+        return []
+    all_else, drawing = (torch.library.Library(name, "IMPL", _KEY) for name in ("_", "aten"))
+    all_else.fallback(torch.library.fallthrough_kernel)
+    key = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(_KEY))
+    for op in operators_that_draw():
+        drawing.impl(op, _with_own(op, key))
+    return [all_else, drawing]
+
+
+def operators_that_draw() -> list[Any]:
+    """torch's operators that may be given a generator or go without (`Generator? generator`). What
+    else draws, such as dropout or `rand` without a generator, calls one of them."""
+    found = []
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        op = space == "aten" and getattr(
+            getattr(torch.ops.aten, packet, None), overload or "default", None
+        )
+        if op and any(
+            one.name == "generator" and isinstance(one.type, torch.OptionalType)
+            for one in op._schema.arguments
+        ):
+            found.append(op)
+    return found
+
+
+def _with_own(op: Any, key: torch._C.DispatchKeySet) -> Callable[..., Any]:
+    """A kernel that calls `op` without `key`, with the thread's generator if it comes without."""
+    named = [one.name for one in op._schema.arguments if not one.kwarg_only]
+    place = named.index("generator") if "generator" in named else len(named)
+    # A method of tensors is called in a third of the time.
+    name = op._schema.name.removeprefix("aten::")
+    call = getattr(torch._C.TensorBase, name, op) if name.endswith("_") else op
+
+    def kernel(*given: Any, generator: torch.Generator | None = None, **options: Any) -> Any:
+        if len(given) > place:
+            given, generator = given[:place], given[place]
+        if generator is None:
+            generator = getattr(_HERE, "generator", None)
+        with torch._C._ExcludeDispatchKeyGuard(key):
+            return call(*given, generator=generator, **options)
+
+    return kernel
+
+
+class OwnNumbers:
+    """Within it, what draws numbers of torch in this thread, by functions, methods, modules or
+    operators, draws them from `generator`: the same numbers as from torch's global generator after
+    the same seed. A generator that the code gives is used as it is. Other threads are not affected.
+    Only where `can_own_numbers()`.
+    """
+
+    def __init__(self) -> None:
+        assert can_own_numbers()
+        self.generator = torch.Generator()
+
+    def __enter__(self) -> OwnNumbers:
+        _HERE.generator = self.generator
+        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, False)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, True)
+        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, False)
+        _HERE.generator = None
 
 
 def _code_of(function: FunctionType, seen: set[Any]) -> Iterator[CodeType]:

@@ -15,10 +15,11 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as TooLate  # another one than Python's before 3.11
 from typing import Any
 
+import torch
 from torchvision.transforms import v2
 
 from fastload.backends.base import HostBatch, StartedWork, Work
-from fastload.backends.own_numbers import OwnNumbers, global_numbers_in
+from fastload.backends.own_numbers import OwnNumbers, can_own_numbers, global_numbers_in
 from fastload.draws import Draws
 from fastload.ending import end_thread
 from fastload.errors import ConfigurationError, WorkerError
@@ -44,6 +45,8 @@ def why_processes(
     `init`: `worker_init_fn`."""
     if init is not None:
         return "worker_init_fn is for worker processes"
+    if not can_own_numbers():
+        return f"torch {torch.__version__} cannot give each its random numbers"
     objects = next(iter(source.objects.values()), None)
     if objects is not None:
         return f"{objects.producer} makes the samples, whose code may not be for threads"
@@ -64,6 +67,12 @@ def check_threads(
         raise ConfigurationError(
             "threads: worker_init_fn is called in worker processes, and there are none; leave it "
             "out, or say threads=False."
+        )
+    if not can_own_numbers():
+        raise ConfigurationError(
+            f"threads: torch {torch.__version__} cannot give each thread random numbers of its own "
+            "(it has no torch.library.Library.fallback, or other code uses the dispatch key "
+            "AutocastIPU); say threads=False."
         )
     things = [recipe.opaque, recipe.rest, collate_fn]
     things += [getattr(column, "dataset", None) for column in source.objects.values()]
