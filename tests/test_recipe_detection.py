@@ -757,6 +757,35 @@ def test_the_core_and_numpy_make_the_same_pixels(monkeypatch: pytest.MonkeyPatch
         require_same_pixels(monkeypatch, pixels, inverse, (33, 29))
 
 
+def test_maps_whose_rows_are_outside_inside_and_outside_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pixels of a row that are outside, whose neighbours are, and whose are not, are runs."""
+    if not native.available():
+        pytest.skip("the native core is not built")
+    pixels = RNG.integers(0, 256, (70, 50, 3), dtype=np.uint8)
+    for number in range(40):
+        angle, scale = RNG.uniform(-np.pi, np.pi), np.exp(RNG.uniform(-1, 1.5))
+        cosine, sine = scale * np.cos(angle), scale * np.sin(angle)
+        inverse = np.array([[cosine, sine, 0], [-sine, cosine, 0], [0, 0, 1]])
+        if number % 4 == 0:
+            inverse[:2, :2] = np.diag([scale * RNG.choice([-1, 1]), scale])
+        middle = np.array([25, 35]) + RNG.normal(size=2) * 10
+        inverse[:2, 2] = middle - inverse[:2, :2] @ np.array([50.5, 5.5])
+        require_same_pixels(monkeypatch, pixels[:, :, : 1 + number % 3], inverse, (11, 101))
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 1e300, -1e300, 1e-300, -1e-300, -0.0])
+def test_affine_maps_with_odd_numbers(monkeypatch: pytest.MonkeyPatch, odd: float) -> None:
+    if not native.available():
+        pytest.skip("the native core is not built")
+    pixels = RNG.integers(0, 256, (40, 60, 3), dtype=np.uint8)
+    for place in range(6):
+        inverse = np.array([[0.9, 0.1, 2.0], [0.1, 0.9, -1.0], [0, 0, 1]])
+        inverse[divmod(place, 3)] = odd
+        require_same_pixels(monkeypatch, pixels, inverse, (5, 70))
+
+
 @pytest.mark.parametrize("scale", [0.01, 0.4, 1.0, 1.7, 2.3, 2.51, 2.7, 5.0, -1.0])
 def test_rows_that_stay_rows_are_the_same_pixels(
     monkeypatch: pytest.MonkeyPatch, scale: float

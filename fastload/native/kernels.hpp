@@ -43,8 +43,8 @@ struct VerticalTask {
 struct WarpColumns {
     static constexpr int kMost = 48, kBlockBytes = 256;
     alignas(64) unsigned char blocks[kMost * kBlockBytes];
-    int first = 0;  // the column at which the first block begins
-    int count = 0;  // blocks, one after the other
+    int first = 0, end = 0;  // of the columns whose neighbours all lie in the image
+    int count = 0;           // blocks, from `first` on; the last may begin before its one ends
 };
 
 // One row of the output of a bilinear warp (warp.hpp). The image has 3 or 4 channels.

@@ -155,9 +155,9 @@ class PixelSampler {
     PixelSampler(const Image& image, const WarpOptions& options)
         : most_x(image.size.width - 2),
           most_y(image.size.height - (image.channels == 3 ? 3 : 2)),
+          low(options.bilinear && options.fades ? -0.5 : 0.0),
           image_(image),
           options_(options),
-          low_(options.bilinear && options.fades ? -0.5 : 0.0),
           inside_(image.channels == 3
                       ? (options.fades ? interpolate<3, true> : interpolate<3, false>)
                       : (options.fades ? interpolate<4, true> : interpolate<4, false>)) {
@@ -175,8 +175,7 @@ class PixelSampler {
     }
 
     void make(double u, double v, uint8_t* out) const {
-        if (!inside(u, v, low_, image_.size))
-            return write_fill(out, image_.channels, options_.fill);
+        if (!inside(u, v, low, image_.size)) return write_fill(out, image_.channels, options_.fill);
         if (!options_.bilinear) {
             std::memcpy(out, image_.at(static_cast<int>(v), static_cast<int>(u)),
                         static_cast<size_t>(image_.channels));
@@ -196,6 +195,8 @@ class PixelSampler {
     // Where the upper left neighbour lies at most if four bytes can be read at each. Of three
     // channels, the fourth byte of the very last pixel lies outside: so the last row is left out.
     const int most_x, most_y;
+    // Places from here on, to as far beyond the other side, are in the image (`inside`).
+    const double low;
 
   private:
     void make_each(const WarpPlaces& places, uint8_t* out) const {
@@ -218,48 +219,165 @@ class PixelSampler {
 
     const Image image_;
     const WarpOptions& options_;
-    const double low_;
     void (*const inside_)(const uint8_t*, int64_t, const float*, Floats, uint8_t*);
     Floats fill_ = {};
 };
 
-void warp_image(const Kernels& kernels, const Image& image, uint8_t* out, Size out_size,
-                const double m[9], const WarpOptions& options) {
-    const int channels = image.channels;
-    const PixelSampler sampler(image, options);
-    WarpRow row = {image.pixels, image.stride, channels, sampler.most_x, sampler.most_y, m,
-                   0.0,          0.0,          0.0,      options.fill,   options.fades};
-    const bool in_vectors = kernels.warp_inner != nullptr && options.bilinear && channels >= 3 &&
-                            image.stride * image.size.height <= INT32_MAX;
-    WarpColumns columns;
-    if (in_vectors && kernels.warp_columns != nullptr) {
-        row.u = m[1] * 0.5 + m[2];
-        kernels.warp_columns(row, out_size.width, columns);
-        row.columns = &columns;
+// Pixels of a row, side by side.
+struct Run {
+    int first, end;
+
+    Run and_of(Run other) const {
+        const int begin = std::max(first, other.first);
+        return {begin, std::max(begin, std::min(end, other.end))};
     }
-    WarpPlaces places;
-    for (int y = 0; y < out_size.height; ++y) {
-        const double down = y + 0.5;
-        row.u = m[1] * down + m[2];
-        row.v = m[4] * down + m[5];
-        row.w = m[7] * down + m[8];
+};
+
+// Where the pixels of a row of an affine map lie along one axis of the image: at
+// step * (x + 0.5) + start, in finite numbers. Their roundings ascend or descend as well.
+class Along {
+  public:
+    Along(double step, int width) : step_(step), inverse_(1.0 / step), width_(width) {}
+
+    // The pixels that lie at `low` or beyond, and before `high`.
+    Run within(double start, double low, double high) const {
+        const bool up = step_ >= 0.0;
+        const int first = find(start, up ? low : high), end = find(start, up ? high : low);
+        return {first, std::max(first, end)};
+    }
+
+  private:
+    // The first pixel at `bound` or beyond if they ascend, the first one before it if they descend.
+    int find(double start, double bound) const {
+        const auto passed = [&](int x) {
+            const double place = step_ * (static_cast<double>(x) + 0.5) + start;
+            return step_ >= 0.0 ? place >= bound : place < bound;
+        };
+        // Nearly there, unless rounding has made all places equal.
+        const double guess = (bound - start) * inverse_ - 0.5;
+        int x = guess > 0.0 ? (guess < width_ ? static_cast<int>(guess) : width_) : 0;
+        while (x > 0 && passed(x - 1)) --x;
+        while (x < width_ && !passed(x)) ++x;
+        return x;
+    }
+
+    const double step_, inverse_;
+    const int width_;
+};
+
+// The rows of a warp, one by one.
+class RowMaker {
+  public:
+    RowMaker(const Kernels& kernels, const Image& image, int width, const double* m,
+             const WarpOptions& options)
+        : kernels_(kernels),
+          image_(image),
+          width_(width),
+          options_(options),
+          sampler_(image, options),
+          row_{image.pixels, image.stride, image.channels, sampler_.most_x, sampler_.most_y, m, 0.0,
+               0.0,          0.0,          options.fill,   options.fades},
+          in_vectors_(kernels.warp_inner != nullptr && options.bilinear && image.channels >= 3 &&
+                      image.stride * image.size.height <= INT32_MAX),
+          affine_(m[6] == 0.0 && m[7] == 0.0 && m[8] == 1.0),
+          across_(m[0], width),
+          down_(m[3], width) {
+        for (size_t i = 0; i < sizeof fill_; i += static_cast<size_t>(image.channels))
+            write_fill(fill_ + i, image.channels, options.fill);
+        if (!in_vectors_ || !affine_ || kernels.warp_columns == nullptr) return;
+        row_.u = m[1] * 0.5 + m[2];
+        const Run run = columns();
+        kernels.warp_columns(row_, run.first, run.end, columns_);
+        row_.columns = &columns_;
+    }
+
+    void make(int y, uint8_t* out) {
+        const double down = y + 0.5, *const m = row_.m;
+        row_.u = m[1] * down + m[2];
+        row_.v = m[4] * down + m[5];
+        row_.w = m[7] * down + m[8];
+        const bool runs = affine_ && std::isfinite(m[0]) && std::isfinite(m[3]) &&
+                          std::isfinite(row_.u) && std::isfinite(row_.v);
+        runs ? make_affine(out) : make_any(out);
+    }
+
+  private:
+    // The columns whose neighbours all lie in the image.
+    Run columns() const { return across_.within(row_.u, 0.5, sampler_.most_x + 1.5); }
+
+    // What is outside, pixels with neighbours outside, those without, and the same on the other
+    // side.
+    void make_affine(uint8_t* out) const {
+        const double low = sampler_.low;
+        const Run shown = across_.within(row_.u, low, image_.size.width - low)
+                              .and_of(down_.within(row_.v, low, image_.size.height - low));
+        fill(0, shown.first, out);
+        int x = shown.first;
+        if (in_vectors_) {
+            const Run inner = columns().and_of(down_.within(row_.v, 0.5, sampler_.most_y + 1.5));
+            if (inner.first < inner.end) {
+                one_by_one(x, inner.first, out);
+                x = inner.first +
+                    kernels_.warp_inner(row_, inner.first, inner.end, at(out, inner.first));
+            }
+        }
+        one_by_one(x, shown.end, out);
+        fill(shown.end, width_, out);
+    }
+
+    void make_any(uint8_t* out) const {
         // The pixel at which vectors are tried next.
-        int next = in_vectors ? columns.first : out_size.width;
-        for (int x = 0; x < out_size.width;) {
+        int next = in_vectors_ && !affine_ ? 0 : width_;
+        for (int x = 0; x < width_;) {
             if (x == next) {
-                const int made = kernels.warp_inner(row, x, out_size.width, out);
-                x += made;
-                out += int64_t{made} * channels;
+                x += kernels_.warp_inner(row_, x, width_, at(out, x));
                 next = x + kRetryAfter;
             }
-            places.count =
-                std::min({next - x, out_size.width - x, static_cast<int>(WarpPlaces::kMost)});
-            kernels.warp_places(row, x, places);
-            sampler.make(places, out);
-            x += places.count;
-            out += int64_t{places.count} * channels;
+            const int end = std::min(next, width_);
+            one_by_one(x, end, out);
+            x = end;
         }
     }
+
+    void one_by_one(int x, int end, uint8_t* out) const {
+        WarpPlaces places;
+        for (; x < end; x += places.count) {
+            places.count = std::min(end - x, static_cast<int>(WarpPlaces::kMost));
+            kernels_.warp_places(row_, x, places);
+            sampler_.make(places, at(out, x));
+        }
+    }
+
+    void fill(int x, int end, uint8_t* out) const {
+        uint8_t* to = at(out, x);
+        for (size_t left = static_cast<size_t>(end - x) * static_cast<size_t>(image_.channels);
+             left > 0;) {
+            const size_t some = std::min(left, sizeof fill_);
+            std::memcpy(to, fill_, some);
+            to += some;
+            left -= some;
+        }
+    }
+
+    uint8_t* at(uint8_t* out, int x) const { return out + int64_t{x} * image_.channels; }
+
+    const Kernels& kernels_;
+    const Image& image_;
+    const int width_;
+    const WarpOptions& options_;
+    const PixelSampler sampler_;
+    WarpRow row_;
+    const bool in_vectors_, affine_;
+    const Along across_, down_;
+    uint8_t fill_[192];  // whole pixels of 1 to 4 channels
+    WarpColumns columns_;
+};
+
+void warp_image(const Kernels& kernels, const Image& image, uint8_t* out, Size out_size,
+                const double m[9], const WarpOptions& options) {
+    RowMaker rows(kernels, image, out_size.width, m, options);
+    const int64_t stride = int64_t{out_size.width} * image.channels;
+    for (int y = 0; y < out_size.height; ++y, out += stride) rows.make(y, out);
 }
 
 }  // namespace

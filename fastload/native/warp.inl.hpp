@@ -36,6 +36,16 @@ void warp_places(const WarpRow& row, int x, WarpPlaces& places) {
     }
 }
 
+#if !defined(FASTLOAD_SIMD_PORTABLE) && defined(__AVX2__)
+
+// The eight bytes at each of two offsets.
+inline __m128d two_places(const uint8_t* from, const int32_t* at) {
+    const __m128i first = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + at[0]));
+    return _mm_loadh_pd(_mm_castsi128_pd(first), reinterpret_cast<const double*>(from + at[1]));
+}
+
+#endif
+
 #if !defined(FASTLOAD_SIMD_PORTABLE) && defined(__AVX512BW__)
 
 // Operations on vectors of doubles (D), floats (F) and 32-bit integers (W). kCount pixels are made
@@ -80,8 +90,23 @@ struct WarpSimd {
     static W all(int x) { return _mm512_set1_epi32(x); }
     static W add(W a, W b) { return _mm512_add_epi32(a, b); }
     static W mul(W a, W b) { return _mm512_mullo_epi32(a, b); }
-    static W gather(const uint8_t* from, W offsets) {
-        return _mm512_i32gather_epi32(offsets, from, 1);
+    // The eight bytes at each of 16 offsets: their first halves and their second halves. (A gather
+    // takes longer, on AMD's processors several times so.)
+    static void take_pairs(const uint8_t* from, const int32_t* at, W& first, W& second) {
+        const F low = eight(from, at), high = eight(from, at + 2);
+        first = _mm512_castps_si512(_mm512_shuffle_ps(low, high, _MM_SHUFFLE(2, 0, 2, 0)));
+        second = _mm512_castps_si512(_mm512_shuffle_ps(low, high, _MM_SHUFFLE(3, 1, 3, 1)));
+    }
+    // Two of each four offsets.
+    static F eight(const uint8_t* from, const int32_t* at) {
+        const __m256d low = _mm256_insertf128_pd(_mm256_castpd128_pd256(two_places(from, at)),
+                                                 two_places(from, at + 4), 1),
+                      high = _mm256_insertf128_pd(_mm256_castpd128_pd256(two_places(from, at + 8)),
+                                                  two_places(from, at + 12), 1);
+        return _mm512_castpd_ps(_mm512_insertf64x4(_mm512_castpd256_pd512(low), high, 1));
+    }
+    static void store_wholes(int32_t* out, D a) {
+        _mm256_store_si256(reinterpret_cast<__m256i*>(out), _mm512_cvttpd_epi32(a));
     }
     template <int kByte>
     static F byte_of(W words) {
@@ -114,9 +139,11 @@ struct WarpSimd {
         __mmask16 odd[2];
         int base;  // where the window begins
 
-        // Places ascend. False: the window is too short for them.
+        // Places ascend or descend. False: the window is too short for them.
         bool set(W places) {
-            base = _mm_cvtsi128_si32(_mm512_castsi512_si128(places));
+            const int first = _mm_cvtsi128_si32(_mm512_castsi512_si128(places)),
+                      last = _mm_extract_epi32(_mm512_extracti32x4_epi32(places, 3), 3);
+            base = first < last ? first : last;
             places = add(places, all(-base));
             const bool fits = _mm512_cmpgt_epi32_mask(places, all(kBytes - 7)) == 0;
             for (int i = 0; i < 2; ++i, places = add(places, all(3))) {
@@ -177,10 +204,18 @@ struct WarpSimd {
     }
     static W all(int x) { return _mm256_set1_epi32(x); }
     static W add(W a, W b) { return _mm256_add_epi32(a, b); }
-    static W mul(W a, W b) { return _mm256_mullo_epi32(a, b); }
-    static W gather(const uint8_t* from, W offsets) {
-        return _mm256_i32gather_epi32(reinterpret_cast<const int*>(from), offsets, 1);
+    // The eight bytes at each of 8 offsets: their first halves and their second halves.
+    static void take_pairs(const uint8_t* from, const int32_t* at, W& first, W& second) {
+        const F low = four(from, at), high = four(from, at + 2);
+        first = _mm256_castps_si256(_mm256_shuffle_ps(low, high, _MM_SHUFFLE(2, 0, 2, 0)));
+        second = _mm256_castps_si256(_mm256_shuffle_ps(low, high, _MM_SHUFFLE(3, 1, 3, 1)));
     }
+    // Two of each four offsets.
+    static F four(const uint8_t* from, const int32_t* at) {
+        return _mm256_castpd_ps(_mm256_insertf128_pd(_mm256_castpd128_pd256(two_places(from, at)),
+                                                     two_places(from, at + 4), 1));
+    }
+    static void store_wholes(int32_t* out, D a) { store16(out, _mm256_cvttpd_epi32(a)); }
     template <int kByte>
     static F byte_of(W words) {
         if (kByte == 0) return _mm256_cvtepi32_ps(_mm256_and_si256(words, _mm256_set1_epi32(255)));
@@ -214,21 +249,35 @@ struct WarpSimd {
 
 #if defined(FASTLOAD_WARPS)
 
+// The four neighbours of pixels. kPairs: of three channels, the first halves and the second halves
+// of the eight bytes where the two neighbours of a row begin. Else a word for each neighbour.
+template <int kChannels, bool kPairs>
+struct Near {
+    WarpSimd::W words[4];
+
+    // Of a neighbour, 0 to 3.
+    template <int kNeighbour, int kChannel>
+    WarpSimd::F channel() const {
+        constexpr int kByte = (kNeighbour & 1) * (kPairs ? kChannels : 4) + kChannel;
+        return WarpSimd::byte_of<kByte % 4>(words[(kNeighbour & 2) + kByte / 4]);
+    }
+};
+
 // The weighted sums of four neighbours, packed to one byte a channel. The weights are at least 0,
 // and their sum is 1 up to rounding: so each sum is above -0.001 and below 255.001, and needs no
 // limits.
-template <int kChannels, bool kFades>
-__attribute__((always_inline)) inline WarpSimd::W mixed(const WarpSimd::W* near,
+template <bool kFades, int kChannels, bool kPairs>
+__attribute__((always_inline)) inline WarpSimd::W mixed(const Near<kChannels, kPairs>& near,
                                                         const WarpSimd::F* weights,
                                                         const float* fills) {
     using Ops = WarpSimd;
     Ops::W made = Ops::all(0);
     const auto channel = [&](auto byte) {
         constexpr int kByte = decltype(byte)::value;
-        auto sum = Ops::add(Ops::mul(weights[0], Ops::byte_of<kByte>(near[0])),
-                            Ops::mul(weights[1], Ops::byte_of<kByte>(near[1])));
-        sum = Ops::add(sum, Ops::mul(weights[2], Ops::byte_of<kByte>(near[2])));
-        sum = Ops::add(sum, Ops::mul(weights[3], Ops::byte_of<kByte>(near[3])));
+        auto sum = Ops::add(Ops::mul(weights[0], near.template channel<0, kByte>()),
+                            Ops::mul(weights[1], near.template channel<1, kByte>()));
+        sum = Ops::add(sum, Ops::mul(weights[2], near.template channel<2, kByte>()));
+        sum = Ops::add(sum, Ops::mul(weights[3], near.template channel<3, kByte>()));
         if (kFades) {
             const auto fill = Ops::all(fills[kByte]);
             sum = Ops::add(Ops::sub(sum, fill), fill);
@@ -246,17 +295,27 @@ __attribute__((always_inline)) inline WarpSimd::W mixed(const WarpSimd::W* near,
 template <int kChannels, bool kFades, bool kAffine>
 int warp_some(const WarpRow& row, int x, int end, uint8_t* out) {
     using Ops = WarpSimd;
+    if (end - x < Ops::kCount) return 0;
     const auto half = Ops::all(0.5);
     const auto end_x = Ops::all(static_cast<double>(row.most_x) + 1.0),
                end_y = Ops::all(static_cast<double>(row.most_y) + 1.0);
     const auto ones = Ops::all(1.0f);
-    const auto stride = Ops::all(static_cast<int>(row.stride)), each = Ops::all(kChannels);
-    const int first = x;
-    for (; x + Ops::kCount <= end; x += Ops::kCount, out += kChannels * Ops::kCount) {
-        Ops::D whole_x[2], whole_y[2], fraction_x[2], fraction_y[2];
+    const auto stride = Ops::all(static_cast<double>(row.stride)),
+               each = Ops::all(static_cast<double>(kChannels));
+    alignas(64) int32_t places[Ops::kCount];
+    // How far from a pixel's neighbours those of the same column, kRowsAhead rows later, lie about.
+    constexpr double kRowsAhead = 4.0;
+    const auto near_whole = [](double a) {
+        return a > -1e6 && a < 1e6 ? static_cast<int64_t>(a) : int64_t{0};
+    };
+    const auto later = reinterpret_cast<uintptr_t>(row.pixels) +
+                       static_cast<uintptr_t>(near_whole(kRowsAhead * row.m[4]) * row.stride +
+                                              near_whole(kRowsAhead * row.m[1]) * kChannels);
+    const auto make = [&](int at, uint8_t* to) {
+        Ops::D fraction_x[2], fraction_y[2];
         for (int i = 0; i < 2; ++i) {
             const auto across =
-                Ops::add(Ops::add(Ops::all(static_cast<double>(x)), Ops::steps(i)), half);
+                Ops::add(Ops::add(Ops::all(static_cast<double>(at)), Ops::steps(i)), half);
             auto u = Ops::add(Ops::mul(Ops::all(row.m[0]), across), Ops::all(row.u));
             auto v = Ops::add(Ops::mul(Ops::all(row.m[3]), across), Ops::all(row.v));
             if (!kAffine) {
@@ -266,27 +325,44 @@ int warp_some(const WarpRow& row, int x, int end, uint8_t* out) {
             }
             u = Ops::sub(u, half);
             v = Ops::sub(v, half);
-            if ((Ops::within(u, end_x) & Ops::within(v, end_y)) != Ops::kAll) return x - first;
-            whole_x[i] = Ops::floor(u);
-            whole_y[i] = Ops::floor(v);
-            fraction_x[i] = Ops::sub(u, whole_x[i]);
-            fraction_y[i] = Ops::sub(v, whole_y[i]);
+            if (!kAffine && (Ops::within(u, end_x) & Ops::within(v, end_y)) != Ops::kAll)
+                return false;
+            const auto whole_x = Ops::floor(u), whole_y = Ops::floor(v);
+            fraction_x[i] = Ops::sub(u, whole_x);
+            fraction_y[i] = Ops::sub(v, whole_y);
+            // Whole numbers below 2^31: exact.
+            Ops::store_wholes(places + i * (Ops::kCount / 2),
+                              Ops::add(Ops::mul(whole_y, stride), Ops::mul(whole_x, each)));
+        }
+        if (kAffine) {
+            // Lines of the cache are taken in an order that the processor does not foresee.
+            const auto* const soon =
+                reinterpret_cast<const char*>(later + static_cast<uintptr_t>(places[0]));
+            _mm_prefetch(soon, _MM_HINT_T0);
         }
         const auto fx = Ops::floats(fraction_x[0], fraction_x[1]),
                    fy = Ops::floats(fraction_y[0], fraction_y[1]);
         const auto gx = Ops::sub(ones, fx), gy = Ops::sub(ones, fy);
         const Ops::F weights[4] = {Ops::mul(gx, gy), Ops::mul(fx, gy), Ops::mul(gx, fy),
                                    Ops::mul(fx, fy)};
-        const auto places = Ops::add(Ops::mul(Ops::wholes(whole_y[0], whole_y[1]), stride),
-                                     Ops::mul(Ops::wholes(whole_x[0], whole_x[1]), each));
-        const Ops::W near[4] = {Ops::gather(row.pixels, places),
-                                Ops::gather(row.pixels + kChannels, places),
-                                Ops::gather(row.pixels + row.stride, places),
-                                Ops::gather(row.pixels + row.stride + kChannels, places)};
-        const Ops::W made = mixed<kChannels, kFades>(near, weights, row.fill);
-        kChannels == 3 ? Ops::store3(out, made) : Ops::store4(out, made);
+        Near<kChannels, true> near;
+        Ops::take_pairs(row.pixels, places, near.words[0], near.words[1]);
+        Ops::take_pairs(row.pixels + row.stride, places, near.words[2], near.words[3]);
+        const Ops::W made = mixed<kFades>(near, weights, row.fill);
+        kChannels == 3 ? Ops::store3(to, made) : Ops::store4(to, made);
+        return true;
+    };
+    if (kAffine) {
+        // The last vector begins where it ends at `end`: some pixels are made twice.
+        const int last = end - Ops::kCount;
+        for (int at = x;; at = at + Ops::kCount < last ? at + Ops::kCount : last) {
+            make(at, out + kChannels * (at - x));
+            if (at == last) return end - x;
+        }
     }
-    return x - first;
+    int at = x;
+    while (at + Ops::kCount <= end && make(at, out + kChannels * (at - x))) at += Ops::kCount;
+    return at - x;
 }
 
 #if defined(__AVX512BW__)
@@ -296,87 +372,91 @@ struct LevelBlock {
     WarpSimd::F fraction;
     WarpSimd::Window window;
 
-    // The columns x, x + 1, ... False if one of them has a neighbour outside of the image. `fits`:
-    // whether the window is long enough.
-    bool set(const WarpRow& row, int x, bool& fits) {
+    // The columns x, x + 1, ..., which have no neighbour outside of the image. False if the window
+    // is too short.
+    bool set(const WarpRow& row, int x) {
         using Ops = WarpSimd;
-        const auto half = Ops::all(0.5), end_x = Ops::all(static_cast<double>(row.most_x) + 1.0);
+        const auto half = Ops::all(0.5);
         Ops::D whole[2], part[2];
         for (int i = 0; i < 2; ++i) {
             const auto across =
                 Ops::add(Ops::add(Ops::all(static_cast<double>(x)), Ops::steps(i)), half);
             const auto u =
                 Ops::sub(Ops::add(Ops::mul(Ops::all(row.m[0]), across), Ops::all(row.u)), half);
-            if (Ops::within(u, end_x) != Ops::kAll) return false;
             whole[i] = Ops::floor(u);
             part[i] = Ops::sub(u, whole[i]);
         }
         fraction = Ops::floats(part[0], part[1]);
-        fits = window.set(Ops::mul(Ops::wholes(whole[0], whole[1]), Ops::all(3)));
-        return true;
+        return window.set(Ops::mul(Ops::wholes(whole[0], whole[1]), Ops::all(3)));
     }
 };
 static_assert(sizeof(LevelBlock) == WarpColumns::kBlockBytes);
 
 // As warp_some for 3 channels where an output row shows one row of the image (`is_level`):
-// neighbours lie close together, and are taken out of a window of 128 bytes, which is faster than a
-// gather.
+// neighbours lie close together, and are taken out of a window of 128 bytes, which is faster than
+// one by one.
 template <bool kFades>
 int warp_level(const WarpRow& row, int x, int end, uint8_t* out) {
     using Ops = WarpSimd;
+    const int last = end - Ops::kCount;
+    if (last < x) return 0;
     const double v = row.v - 0.5;
-    if (!(v >= 0.0 && v < static_cast<double>(row.most_y) + 1.0)) return 0;
     const int y = static_cast<int>(v);
     const auto ones = Ops::all(1.0f), fy = Ops::all(static_cast<float>(v - y)),
                gy = Ops::sub(ones, fy);
     const uint8_t* const above = row.pixels + row.stride * y;
-    const auto make = [&](const LevelBlock& block) {
+    const auto make = [&](const LevelBlock& block, uint8_t* to) {
         const auto fx = block.fraction, gx = Ops::sub(ones, fx);
         const Ops::F weights[4] = {Ops::mul(gx, gy), Ops::mul(fx, gy), Ops::mul(gx, fy),
                                    Ops::mul(fx, fy)};
-        Ops::W near[4];
-        block.window.take(above, near);
-        block.window.take(above + row.stride, near + 2);
-        Ops::store3(out, mixed<3, kFades>(near, weights, row.fill));
-        x += Ops::kCount;
-        out += 3 * Ops::kCount;
+        Near<3, false> near;
+        block.window.take(above, near.words);
+        block.window.take(above + row.stride, near.words + 2);
+        Ops::store3(to, mixed<kFades>(near, weights, row.fill));
     };
-    const int first = x;
-    if (row.columns != nullptr && x == row.columns->first) {
-        for (int n = 0; n < row.columns->count; ++n)
-            make(*reinterpret_cast<const LevelBlock*>(row.columns->blocks +
-                                                      n * WarpColumns::kBlockBytes));
+    const WarpColumns* const columns = row.columns;
+    const int known =
+        columns != nullptr && x == columns->first && end == columns->end ? columns->count : 0;
+    for (int n = 0, at = x;; ++n) {
+        uint8_t* const to = out + 3 * (at - x);
+        if (n < known) {
+            make(*reinterpret_cast<const LevelBlock*>(columns->blocks +
+                                                      n * WarpColumns::kBlockBytes),
+                 to);
+        } else {
+            LevelBlock block;
+            if (!block.set(row, at)) {
+                warp_some<3, kFades, true>(row, at, end, to);
+                break;
+            }
+            make(block, to);
+        }
+        if (at == last) break;
+        at = at + Ops::kCount < last ? at + Ops::kCount : last;
     }
-    while (x + Ops::kCount <= end) {
-        LevelBlock block;
-        bool fits;
-        if (!block.set(row, x, fits)) break;
-        if (!fits) return x - first + warp_some<3, kFades, true>(row, x, end, out);
-        make(block);
-    }
-    return x - first;
+    return end - x;
 }
 
-// Whether `warp_level` may be used: 3 channels, output rows show rows of the image from left to
-// right, and a row is at least as long as a window. A window in the lower of the two rows then ends
-// within the row below, which exists, as most_y leaves one more row for images of 3 channels.
+// Whether `warp_level` may be used: 3 channels, output rows show rows of the image, and a row is at
+// least as long as a window. A window in the lower of the two rows then ends within the row below,
+// which exists, as most_y leaves one more row for images of 3 channels.
 bool is_level(const WarpRow& row) {
-    return row.channels == 3 && row.m[3] == 0.0 && row.m[0] > 0.0 &&
-           row.stride >= WarpSimd::Window::kBytes;
+    return row.channels == 3 && row.m[3] == 0.0 && row.stride >= WarpSimd::Window::kBytes;
 }
 
 // As Kernels::warp_columns.
-void warp_columns(const WarpRow& row, int end, WarpColumns& columns) {
-    if (!is_affine(row) || !is_level(row) || row.m[1] != 0.0) return;
+void warp_columns(const WarpRow& row, int first, int end, WarpColumns& columns) {
+    constexpr int kCount = WarpSimd::kCount;
+    const int last = end - kCount;
+    if (!is_affine(row) || !is_level(row) || row.m[1] != 0.0 || last < first) return;
+    columns.first = first;
+    columns.end = end;
     LevelBlock block;
-    bool fits = false;
-    int x = 0;
-    while (x + WarpSimd::kCount <= end && !block.set(row, x, fits)) ++x;
-    columns.first = x;
-    for (; x + WarpSimd::kCount <= end && columns.count < WarpColumns::kMost;
-         x += WarpSimd::kCount) {
-        if (!block.set(row, x, fits) || !fits) return;
+    for (int at = first; columns.count < WarpColumns::kMost;
+         at = at + kCount < last ? at + kCount : last) {
+        if (!block.set(row, at)) return;
         new (columns.blocks + columns.count++ * WarpColumns::kBlockBytes) LevelBlock(block);
+        if (at == last) return;
     }
 }
 
@@ -384,7 +464,7 @@ constexpr auto kWarpColumns = warp_columns;
 
 #else
 
-constexpr void (*kWarpColumns)(const WarpRow&, int, WarpColumns&) = nullptr;
+constexpr void (*kWarpColumns)(const WarpRow&, int, int, WarpColumns&) = nullptr;
 
 #endif
 
@@ -415,7 +495,7 @@ constexpr auto kWarpInner = warp_inner;
 #else
 
 constexpr int (*kWarpInner)(const WarpRow&, int, int, uint8_t*) = nullptr;
-constexpr void (*kWarpColumns)(const WarpRow&, int, WarpColumns&) = nullptr;
+constexpr void (*kWarpColumns)(const WarpRow&, int, int, WarpColumns&) = nullptr;
 
 #endif
 
