@@ -13,16 +13,6 @@ constexpr size_t kChannels = 3;
 size_t bytes_of(int pixels) { return static_cast<size_t>(pixels) * kChannels; }
 size_t bytes_of(Size size) { return static_cast<size_t>(size.height) * bytes_of(size.width); }
 
-// out = own * out + others * other, in single precision, products and sums rounded one by one, then
-// to whole numbers, halves to even: as numpy in fastload/backends/joined.py. Adding 1.5 * 2^23
-// leaves no bits for a fraction.
-void blend(uint8_t* out, const uint8_t* other, size_t bytes, float own, float others) {
-    for (size_t i = 0; i < bytes; ++i) {
-        const float sum = static_cast<float>(out[i]) * own + static_cast<float>(other[i]) * others;
-        out[i] = static_cast<uint8_t>(static_cast<int32_t>((sum + 12582912.0f) - 12582912.0f));
-    }
-}
-
 // A row is a sample.
 class JoinJob final : public Job {
   public:
@@ -48,7 +38,7 @@ class JoinJob final : public Job {
                 cover_masked(row, out);
             } else {
                 const float* weights = table_.weights + 2 * int64_t{row};
-                blend(at(row), out, bytes_of(table_.size), weights[0], weights[1]);
+                worker.kernels.blend(at(row), out, bytes_of(table_.size), weights[0], weights[1]);
             }
         }
         return {};

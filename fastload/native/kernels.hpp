@@ -110,15 +110,22 @@ struct Kernels {
     const jpeg::JpegKernels* jpeg;
     const png::FilterKernels* png;
     // Null where the processor has no use for it. Makes pixels x, x + 1, ... of a row of a warp, a
-    // vector at a time, up to `end`, or until a pixel of the next vector has a neighbour outside of
-    // the image. `out`: of pixel x. Returns how many were made.
+    // vector at a time, up to `end`. `out`: of pixel x. Returns how many were made. Of an affine
+    // map all neighbours of these pixels lie in the image, and all are made, or none if they are
+    // fewer than a vector has. Of others, until a pixel of the next vector has a neighbour outside
+    // of it.
     int (*warp_inner)(const WarpRow& row, int x, int end, uint8_t* out);
-    // Null where the processor has no use for it. Finds where columns up to `end` lie in the image,
-    // if that is the same in all rows: `warp_inner` would find it for each row again, which is half
-    // of its time. `row`: any of them.
-    void (*warp_columns)(const WarpRow& row, int end, WarpColumns& columns);
+    // Null where the processor has no use for it. Finds where the columns from `first` on lie in
+    // the image, if that is the same in all rows: `warp_inner` would find it for each row again,
+    // which is half of its time. `row`: any of them; `end`: where those end whose neighbours all
+    // lie in the image.
+    void (*warp_columns)(const WarpRow& row, int first, int end, WarpColumns& columns);
     // Finds where places.count pixels of a row of a warp lie, from x on.
     void (*warp_places)(const WarpRow& row, int x, WarpPlaces& places);
+    // out = own * out + others * other, in single precision, products and sums rounded one by one,
+    // then to whole numbers, halves to even: as numpy in fastload/backends/composites.py. `out` and
+    // `other` do not overlap.
+    void (*blend)(uint8_t* out, const uint8_t* other, size_t bytes, float own, float others);
     // Null where the processor has no use for it. As `draw_integers`, which is slower.
     void (*integers)(const Counter& counter, uint64_t* out);
 };

@@ -1,5 +1,6 @@
 // The inner loops for one instruction set: compiled once for each, with its flags, the name of the
 // variable FASTLOAD_KERNELS, and the name that users know it by, FASTLOAD_KERNELS_NAME.
+#include "blend.inl.hpp"
 #include "draws.inl.hpp"
 #include "jpeg/bands.inl.hpp"
 #include "jpeg/blocks.inl.hpp"
@@ -35,6 +36,7 @@ const Kernels FASTLOAD_KERNELS = {FASTLOAD_KERNELS_NAME,
                                   kWarpInner,
                                   kWarpColumns,
                                   warp_places,
+                                  blend,
                                   kIntegers};
 
 }  // namespace fastload

@@ -310,7 +310,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         places.rectangles.insert(places.rectangles.end(), part, part + 4);
     }
     for (int row = 0; layers == 2 && mixes == 0 && row < count; ++row) {
-        const auto share = static_cast<float>(choices.uniform());
+        const float share = choices.byte() % 4 == 0 ? 0.5f : static_cast<float>(choices.uniform());
         places.weights.push_back(share);
         places.weights.push_back(1.0f - share);
     }
