@@ -47,6 +47,7 @@ needs_core = pytest.mark.skipif(
     not (native.available() and hasattr(native.load(), "look_in_tier")),
     reason="the core is not built, or without ISA-L",
 )
+MODULE = sys.modules["fastload.stores.tier"]  # in its package the name is the function's
 NAMES = [digest_of("s3://b/x", row, 1000, 7) for row in range(12)]
 
 
@@ -786,6 +787,48 @@ def test_neighbours_fetch_nothing_twice(tier: Tier) -> None:
         each.join()
     assert sorted(fetched) == list(range(12))
     assert results == [[bytes([row]) for row in range(12)]] * 4
+
+
+@pytest.mark.parametrize("by_core", [pytest.param(True, marks=needs_core), False])
+def test_locks_of_the_core_and_of_python_are_the_same(
+    by_core: bool, tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not hasattr(MODULE.fcntl, "F_OFD_SETLK"):
+        pytest.skip("this system has no such locks")
+    mine, other = MODULE._Locks(tier.folder), MODULE._Locks(tier.folder)
+    if not by_core:
+        monkeypatch.setattr(MODULE, "_core", lambda: None)
+    with mine, other:
+        assert mine.take(NAMES[1])
+        assert other.take_each([0, 1, 3], NAMES) == [0, 3]
+        monkeypatch.setattr(MODULE, "_core", lambda: None)
+        assert mine.take_each([0, 1, 2, 3], NAMES) == [1, 2]
+        other.release()
+        assert mine.take_each([0, 1, 2, 3], NAMES) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("where", ["in the tier", "not written yet", "fetched by another"])
+def test_only_what_is_missing_is_fetched(where: str, tier: Tier) -> None:
+    """And what is in the tier is not read from there."""
+    asked: list[int] = []
+
+    def fetch(rows: list[int]) -> list[bytes]:
+        asked.extend(rows)
+        return [b"b" for _ in rows]
+
+    if where == "in the tier":
+        tier.put(NAMES[0], b"a")
+    if where == "not written yet":
+        tier._write_later._waiting[NAMES[0]] = b"a"
+    with MODULE._Locks(tier.folder) as other:
+        if where == "fetched by another":
+            if not hasattr(MODULE.fcntl, "F_OFD_SETLK"):
+                pytest.skip("this system has no such locks")
+            assert other.take(NAMES[0])
+            threading.Timer(0.1, tier.put, [NAMES[0], b"a"]).start()
+        got = tier.fetched_if_missing(NAMES[:2], fetch, later=False)
+    assert got == [None if where == "in the tier" else b"a", b"b"]
+    assert asked == [1]
 
 
 def test_what_a_neighbour_could_not_fetch_is_fetched_here(tier: Tier) -> None:

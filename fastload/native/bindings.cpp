@@ -149,11 +149,22 @@ Encoded encoded_tier(const nb::bytes& folder, Input<uint8_t, 2> digests,
 void look_in_tier(const nb::bytes& folder, Input<uint8_t, 2> digests, Array<bool, 1> out) {
     require(digests.shape(1) == static_cast<size_t>(kDigestBytes), "digests (B, 16) are needed");
     require(out.size() == digests.shape(0), "out (B,) is needed");
-    const std::string where(folder.c_str(), folder.size());
+    const std::string path(folder.c_str(), folder.size());
     WithoutGil released;
+    const TierFolder where(path);
     for (size_t row = 0; row < out.size(); ++row)
         out.data()[row] =
             is_in_tier(where, digests.data() + kDigestBytes * static_cast<int64_t>(row));
+}
+
+// As `lock_range`, of each digest.
+void lock_in_tier(int file, Input<uint8_t, 2> digests, Array<bool, 1> out) {
+    require(digests.shape(1) == static_cast<size_t>(kDigestBytes), "digests (B, 16) are needed");
+    require(out.size() == digests.shape(0), "out (B,) is needed");
+    WithoutGil released;
+    for (size_t row = 0; row < out.size(); ++row)
+        out.data()[row] =
+            lock_range(file, digests.data() + kDigestBytes * static_cast<int64_t>(row));
 }
 
 // As `write_tier`, and what it took past the cache: (error number, bytes, seconds).
@@ -675,6 +686,7 @@ NB_MODULE(_core, m) {
     m.def("write_to_tier", &write_to_tier, "folder"_a, "digests"_a, "data"_a, "beside"_a,
           "past_cache"_a = false);
     m.def("look_in_tier", &look_in_tier, "folder"_a, "digests"_a, "out"_a);
+    m.def("lock_in_tier", &lock_in_tier, "file"_a, "digests"_a, "out"_a);
 #endif
     m.def("list_folders", &list_names, "root"_a, "folders"_a, "endings"_a, "suffixes"_a, "never"_a,
           "threads"_a);

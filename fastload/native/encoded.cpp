@@ -44,22 +44,11 @@ class Buffers final : public EncodedSource {
     std::vector<Bytes> rows_;
 };
 
-// Reads `length` bytes from `offset` on (to the end of the file if `length` is negative), but at
-// most `most`, into `buffer`, which is enlarged if it is too small. `bytes`: what was read.
-Outcome read_file(int file, int64_t offset, int64_t length, int64_t most,
-                  std::vector<uint8_t>& buffer, Bytes& bytes) {
-    struct stat info;
-    if (::fstat(file, &info) != 0) return system_error(errno);
-    if (S_ISDIR(info.st_mode)) return system_error(EISDIR);
-    if (!S_ISREG(info.st_mode)) return {Status::unreadable, "not a regular file"};
-    if (offset < 0 || offset > info.st_size || length > info.st_size - offset) {
-        return {Status::unreadable, "the file has " + std::to_string(info.st_size) +
-                                        " bytes, the sample should be at " +
-                                        std::to_string(offset) + " and " + std::to_string(length) +
-                                        " bytes long"};
-    }
-    const auto size =
-        static_cast<size_t>(std::min<int64_t>(length < 0 ? info.st_size - offset : length, most));
+// Reads `length` bytes from `offset` on, fewer where the file ends before, into `buffer`, which is
+// enlarged if it is too small. `bytes`: what was read.
+Outcome read_part(int file, int64_t offset, int64_t length, std::vector<uint8_t>& buffer,
+                  Bytes& bytes) {
+    const auto size = static_cast<size_t>(length);
     bytes = {buffer.data(), 0};
     for (const size_t stop : {std::min(size, kLookedAt), size}) {
         if (buffer.size() < stop) buffer.resize(stop + stop / 4);
@@ -76,6 +65,25 @@ Outcome read_file(int file, int64_t offset, int64_t length, int64_t most,
             return {Status::other_format, kOtherFormat};
     }
     return {};
+}
+
+// As `read_part`, of a file that may be anything: `length` bytes (to the end of the file if it is
+// negative), but at most `most`.
+Outcome read_file(int file, int64_t offset, int64_t length, int64_t most,
+                  std::vector<uint8_t>& buffer, Bytes& bytes) {
+    struct stat info;
+    if (::fstat(file, &info) != 0) return system_error(errno);
+    if (S_ISDIR(info.st_mode)) return system_error(EISDIR);
+    if (!S_ISREG(info.st_mode)) return {Status::unreadable, "not a regular file"};
+    if (offset < 0 || offset > info.st_size || length > info.st_size - offset) {
+        return {Status::unreadable, "the file has " + std::to_string(info.st_size) +
+                                        " bytes, the sample should be at " +
+                                        std::to_string(offset) + " and " + std::to_string(length) +
+                                        " bytes long"};
+    }
+    return read_part(file, offset,
+                     std::min<int64_t>(length < 0 ? info.st_size - offset : length, most), buffer,
+                     bytes);
 }
 
 // Asks the system to read `length` bytes ahead, 0 for all that follow. If it does not, only the
@@ -97,6 +105,17 @@ struct Closer {
     }
 };
 
+// `folder`: that a relative name is in; AT_FDCWD: that of the process. Returns a descriptor, or -1
+// with errno set.
+int open_to_read(int folder, const char* name) {
+    int file;
+    do {
+        // O_NONBLOCK: opening a named pipe would wait for a writer.
+        file = ::openat(folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    } while (file < 0 && errno == EINTR);
+    return file;
+}
+
 // Opens and announces the file of a row `kAhead` rows before it is needed, so that the disk works
 // while images are decoded.
 class FilesAhead : public EncodedSource {
@@ -114,8 +133,9 @@ class FilesAhead : public EncodedSource {
             files_[row].store(kUntouched, std::memory_order_relaxed);
     }
 
-    // The file of a row; empty if the row is in no file.
-    virtual std::string path(int row) const = 0;
+    // Opens the file of a row. Returns a descriptor, which the caller must close, or -1 with errno
+    // set; -1, too, if the row is in no file.
+    virtual int open(int row) const = 0;
     // Tells the system which bytes of the open file of a row will be read. Called at most once a
     // row, by any thread.
     virtual void announce(int row, int file) = 0;
@@ -133,17 +153,6 @@ class FilesAhead : public EncodedSource {
   private:
     // States of a row in `files_`, besides the descriptor of its open file.
     static constexpr int kUntouched = -1, kTaken = -2;
-
-    int open(int row) const {
-        const std::string name = path(row);
-        if (name.empty()) return -1;
-        int file;
-        do {
-            // O_NONBLOCK: opening a named pipe would wait for a writer.
-            file = ::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-        } while (file < 0 && errno == EINTR);
-        return file;
-    }
 
     // Opens and announces the file of a row, unless it was taken already. Only one thread calls
     // this for a row: the one that takes the row `kAhead` before it, or, for the first ones, row 0.
@@ -182,13 +191,13 @@ class Files final : public FilesAhead {
         advise(file, offset(row), std::max<int64_t>(length(row), 0));
     }
 
-    std::string path(int row) const override {
+    int open(int row) const override {
         const int64_t number = paths_.rows[row], begin = number > 0 ? paths_.ends[number - 1] : 0;
         std::string path = paths_.root;
         if (!path.empty()) path += '/';
         path.append(reinterpret_cast<const char*>(paths_.blob) + begin,
                     static_cast<size_t>(paths_.ends[number] - begin));
-        return path;
+        return open_to_read(AT_FDCWD, path.c_str());
     }
 
     const PathRows paths_;
@@ -202,6 +211,7 @@ class TierFiles final : public FilesAhead {
     explicit TierFiles(TierRows rows)
         : FilesAhead(rows.count),
           rows_(std::move(rows)),
+          folder_(rows_.folder),
           spans_(static_cast<size_t>(rows_.count)) {}
 
     // Reads the whole range, whatever `most` says: its checksum is of all bytes.
@@ -215,7 +225,7 @@ class TierFiles final : public FilesAhead {
         // If it was not announced, another thread may be writing to `spans_[row]` now.
         const TierSpan span = announced ? spans_[static_cast<size_t>(row)] : find(row, file);
         if (span.length == 0) return {Status::unreadable, "not in this file of the local tier"};
-        Outcome read = read_file(file, span.offset, span.length, INT64_MAX, buffer, bytes);
+        Outcome read = read_part(file, span.offset, span.length, buffer, bytes);
         if (!read.ok()) return read;
         if (!span.is_of(bytes)) return {Status::unreadable, "damaged in the local tier"};
         note_use(file, span);
@@ -223,9 +233,10 @@ class TierFiles final : public FilesAhead {
     }
 
   private:
-    std::string path(int row) const override {
-        if (rows_.memory[static_cast<size_t>(row)].data != nullptr) return {};
-        return tier_path(rows_.folder, rows_.digests + kDigestBytes * int64_t{row});
+    int open(int row) const override {
+        if (rows_.memory[static_cast<size_t>(row)].data != nullptr) return -1;
+        const TierName name(rows_.digests + kDigestBytes * int64_t{row});
+        return open_to_read(folder_.descriptor(), name.text());
     }
 
     void announce(int row, int file) override {
@@ -241,6 +252,7 @@ class TierFiles final : public FilesAhead {
     }
 
     const TierRows rows_;
+    const TierFolder folder_;
     std::vector<TierSpan> spans_;  // of each row that was announced
 };
 

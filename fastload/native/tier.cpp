@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -43,15 +44,15 @@ uint64_t get_number(const uint8_t* bytes, int count) {
     return found;
 }
 
-// Calls `make(path)`, which sets errno where it returns false; if the folder of the path is
-// missing, makes the folder and calls again. Returns 0, or an error number.
+// Calls `make()`, which sets errno where it returns false; if the folder of the name is missing,
+// makes the folder and calls again. Returns 0, or an error number.
 template <typename Make>
-int in_folder(const std::string& path, Make make) {
-    if (make(path)) return 0;
+int in_folder(const TierFolder& top, const std::string& name, Make make) {
+    if (make()) return 0;
     if (errno != ENOENT) return errno;
-    const std::string folder = path.substr(0, path.rfind('/'));
-    if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return errno;
-    return make(path) ? 0 : errno;
+    const std::string folder = name.substr(0, name.rfind('/'));
+    if (::mkdirat(top.descriptor(), folder.c_str(), 0700) != 0 && errno != EEXIST) return errno;
+    return make() ? 0 : errno;
 }
 
 // Writes all of these bytes. Returns 0, or an error number.
@@ -75,8 +76,8 @@ class PastCache {
     // Whether the system does so for this file.
     bool begins() {
 #ifdef O_DIRECT
-        thread_local std::unique_ptr<uint8_t, decltype(&std::free)> memory(
-            static_cast<uint8_t*>(std::aligned_alloc(kPage, kAtOnce)), &std::free);
+        thread_local std::unique_ptr<uint8_t, decltype(&std::free)> memory(large_page(),
+                                                                           &std::free);
         memory_ = memory.get();
         return memory_ != nullptr && ::fcntl(file_, F_SETFL, O_DIRECT) == 0;
 #else
@@ -108,11 +109,20 @@ class PastCache {
     }
 
   private:
-    // Bytes of memory, and so of a request to the disk: more is no faster.
-    static constexpr size_t kAtOnce = size_t{1} << 20;
+    // Bytes of memory, and so of a request to the disk: a large page of x86-64, which the kernel
+    // hands to the disk as one piece, and not as 512.
+    static constexpr size_t kAtOnce = size_t{2} << 20;
     // Memory, place and size of such a request are multiples of this, on disks whose sectors are
     // no larger.
     static constexpr size_t kPage = 4096;
+
+    static uint8_t* large_page() {
+        auto* const memory = static_cast<uint8_t*>(std::aligned_alloc(kAtOnce, kAtOnce));
+#ifdef MADV_HUGEPAGE
+        if (memory != nullptr) (void)::madvise(memory, kAtOnce, MADV_HUGEPAGE);
+#endif
+        return memory;
+    }
 
     int flush() {
         using Clock = std::chrono::steady_clock;
@@ -164,15 +174,17 @@ int write_content(int file, const uint8_t* digests, const Bytes* data, size_t co
 // Writes `count` ranges to one file, and gives it their names. Returns 0, or an error number.
 // `named`: how many ranges, from the first on, have their names after success: all, or one on a
 // file system without hard links.
-int write_file(const std::string& folder, const uint8_t* digests, const Bytes* data, size_t count,
+int write_file(const TierFolder& folder, const uint8_t* digests, const Bytes* data, size_t count,
                const std::string& beside, DiskTime* time, size_t& named) {
     named = 0;
-    const std::string path = tier_path(folder, digests);
-    const size_t name = path.rfind('/') + 1;
-    const std::string unfinished = path.substr(0, name) + '.' + path.substr(name) + beside;
+    const int top = folder.descriptor();
+    const std::string first = TierName(digests).text();
+    const size_t name = first.rfind('/') + 1;
+    const std::string unfinished = first.substr(0, name) + '.' + first.substr(name) + beside;
     int file = -1;
-    int code = in_folder(unfinished, [&](const std::string& there) {
-        file = ::open(there.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int code = in_folder(folder, unfinished, [&] {
+        constexpr int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
+        file = ::openat(top, unfinished.c_str(), flags, 0600);
         return file >= 0;
     });
     if (code != 0) return code;
@@ -181,16 +193,17 @@ int write_file(const std::string& folder, const uint8_t* digests, const Bytes* d
     // The first name last: it renames the unfinished file.
     bool links = true;
     for (size_t i = 1; code == 0 && links && i < count; ++i) {
-        code = in_folder(tier_path(folder, digests + i * kDigest), [&](const std::string& there) {
-            return ::link(unfinished.c_str(), there.c_str()) == 0;
+        const TierName there(digests + i * kDigest);
+        code = in_folder(folder, there.text(), [&] {
+            return ::linkat(top, unfinished.c_str(), top, there.text(), 0) == 0;
         });
         if (code == EEXIST) code = 0;  // another process has written this range
         links = code == 0 || code == ENOSPC;
         if (links) named = i;
     }
     if (!links) code = 0;  // a file system without hard links
-    if (code == 0 && ::rename(unfinished.c_str(), path.c_str()) != 0) code = errno;
-    if (code != 0) ::unlink(unfinished.c_str());
+    if (code == 0 && ::renameat(top, unfinished.c_str(), top, first.c_str()) != 0) code = errno;
+    if (code != 0) ::unlinkat(top, unfinished.c_str(), 0);
     ++named;
     return code;
 }
@@ -201,18 +214,22 @@ bool TierSpan::is_of(const Bytes& data) const {
     return static_cast<int64_t>(data.size) == length && crc32(data.data, data.size) == crc;
 }
 
-std::string tier_path(const std::string& folder, const uint8_t* digest) {
+TierName::TierName(const uint8_t* digest) {
     constexpr char digits[] = "0123456789abcdef";
-    std::string path;
-    path.reserve(folder.size() + 2 * kDigest + 2);
-    path = folder;
-    path += '/';
+    char* to = text_;
     for (size_t i = 0; i < kDigest; ++i) {
-        path += digits[digest[i] >> 4];
-        path += digits[digest[i] & 15];
-        if (i == 0) path += '/';
+        *to++ = digits[digest[i] >> 4];
+        *to++ = digits[digest[i] & 15];
+        if (i == 0) *to++ = '/';
     }
-    return path;
+    *to = 0;
+}
+
+TierFolder::TierFolder(const std::string& path)
+    : descriptor_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {}
+
+TierFolder::~TierFolder() {
+    if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 bool find_in_tier(int file, const uint8_t* digest, TierSpan& span) {
@@ -244,10 +261,24 @@ bool find_in_tier(int file, const uint8_t* digest, TierSpan& span) {
     return false;
 }
 
-bool is_in_tier(const std::string& folder, const uint8_t* digest) {
+bool is_in_tier(const TierFolder& folder, const uint8_t* digest) {
     struct stat info;
-    return ::stat(tier_path(folder, digest).c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
-           info.st_size > 0;
+    return ::fstatat(folder.descriptor(), TierName(digest).text(), &info, 0) == 0 &&
+           S_ISREG(info.st_mode) && info.st_size > 0;
+}
+
+bool lock_range(int file, const uint8_t* digest) {
+#ifdef F_OFD_SETLK
+    static_assert(SEEK_SET == 0);
+    struct flock lock = {};  // from the start of the file
+    lock.l_type = F_WRLCK;
+    lock.l_start = static_cast<off_t>(get_number(digest, 7));
+    lock.l_len = 1;
+    return ::fcntl(file, F_OFD_SETLK, &lock) == 0 || (errno != EAGAIN && errno != EACCES);
+#else
+    (void)file, (void)digest;
+    return true;
+#endif
 }
 
 void note_use(int file, const TierSpan& span) {
@@ -257,8 +288,10 @@ void note_use(int file, const TierSpan& span) {
         (void)::futimens(file, nullptr);  // if it fails, the file is evicted earlier
 }
 
-int write_tier(const std::string& folder, const uint8_t* digests, const std::vector<Bytes>& data,
+int write_tier(const std::string& path, const uint8_t* digests, const std::vector<Bytes>& data,
                const std::string& beside, DiskTime* past_cache) {
+    const TierFolder folder(path);
+    if (folder.descriptor() < 0) return errno;
     size_t most = kMostRanges;
     for (size_t first = 0; first < data.size();) {
         size_t count = 1, bytes = data[first].size;

@@ -26,9 +26,31 @@ struct TierSpan {
     bool is_of(const Bytes& data) const;
 };
 
-// The name of the file of a range: FOLDER/dd/ddd..., the digest in 32 hexadecimal digits of which
-// the first two name a folder. `digest`: kDigestBytes.
-std::string tier_path(const std::string& folder, const uint8_t* digest);
+// The name of the file of a range, from the folder of the tier on: dd/ddd..., the digest in 32
+// hexadecimal digits of which the first two name a folder. `digest`: kDigestBytes.
+class TierName {
+  public:
+    explicit TierName(const uint8_t* digest);
+    const char* text() const { return text_; }
+
+  private:
+    char text_[2 * kDigestBytes + 2];
+};
+
+// The open folder of a tier. The files of many ranges are found from there: the system goes through
+// the folders above it once. Where it cannot be opened no range has a file.
+class TierFolder {
+  public:
+    explicit TierFolder(const std::string& path);
+    ~TierFolder();
+    TierFolder(const TierFolder&) = delete;
+    TierFolder& operator=(const TierFolder&) = delete;
+
+    int descriptor() const { return descriptor_; }
+
+  private:
+    const int descriptor_;
+};
 
 // Looks for a range in the table of an open file. False, with `span` untouched, where the file is
 // not one of the tier, or does not hold the range, or the line makes no sense. A range of length 0
@@ -36,7 +58,12 @@ std::string tier_path(const std::string& folder, const uint8_t* digest);
 bool find_in_tier(int file, const uint8_t* digest, TierSpan& span);
 
 // Whether a range has a file that is not empty. The file may be damaged, or removed a moment later.
-bool is_in_tier(const std::string& folder, const uint8_t* digest);
+bool is_in_tier(const TierFolder& folder, const uint8_t* digest);
+
+// Takes a lock on one byte of an open file, which the digest chooses, unless another open file
+// description has it. True, too, where the system or the file system has no such locks. The lock
+// ends when the file is closed.
+bool lock_range(int file, const uint8_t* digest);
 
 // Sets the modification time of a file to now, if the last note is older than ten minutes, so that
 // files in use are evicted last. `span`: of any range in the file.
@@ -50,10 +77,10 @@ struct DiskTime {
 
 // Writes ranges, several to a file; each gets its name when its file is complete. `digests`:
 // kDigestBytes for each of `data`. `beside`: a suffix for unfinished files that no other thread or
-// process uses. The folder must exist. `past_cache`: if it is given, files of 256 KiB and more are
-// written by the disk itself, where it can, no copy stays in the system's cache, and what that took
-// is added. Returns 0, or the error number (errno) at which it stopped.
-int write_tier(const std::string& folder, const uint8_t* digests, const std::vector<Bytes>& data,
+// process uses. The folder, `path`, must exist. `past_cache`: if it is given, files of 256 KiB and
+// more are written by the disk itself, where it can, no copy stays in the system's cache, and what
+// that took is added. Returns 0, or the error number (errno) at which it stopped.
+int write_tier(const std::string& path, const uint8_t* digests, const std::vector<Bytes>& data,
                const std::string& beside, DiskTime* past_cache = nullptr);
 
 }  // namespace fastload

@@ -503,33 +503,44 @@ class Digests:
         there is no tier, a version is not known, they lie in several stores, or the native core
         cannot read the tier."""
         kept = tier() if len(rows) else None
-        if kept is None:
+        digests = None if kept is None else self.of(rows)
+        here = None if kept is None or digests is None else kept.look(digests)
+        if kept is None or digests is None or here is None or self._store is None:
             return None
+        return Looked(self._store, kept, self._ranges_of, rows, digests, here)
+
+    def of(
+        self, rows: npt.NDArray[np.int64], ranges: Sequence[Range] | None = None
+    ) -> npt.NDArray[np.uint8] | None:
+        """(N, 16): the digests of these ranges. None: a version is not known, or they lie in
+        several stores. `ranges`: of the rows, where they are known already."""
         with self._lock:
             digests = self._made[rows]
             new = np.flatnonzero(~digests.any(axis=1))
             if len(new):
-                fresh = self._make(self._ranges_of(rows[new]))
+                some = (
+                    self._ranges_of(rows[new])
+                    if ranges is None
+                    else [ranges[row] for row in new.tolist()]
+                )
+                fresh = self._make(some)
                 if fresh is None:
                     return None
                 digests[new] = self._made[rows[new]] = fresh
-        here = kept.look(digests)
-        if here is None or self._store is None:
-            return None
-        return Looked(self._store, kept, self._ranges_of, rows, digests, here)
+        return digests
 
     def _make(self, ranges: Sequence[Range]) -> npt.NDArray[np.uint8] | None:
         if not all(each.version for each in ranges):
             return None
         if self._store is None:
             self._store = store_of(ranges[0].name)[0]
-        top, digests = f"{self._store.url}/", bytearray()
+        top, digests = f"{self._store.url}/", list[bytes]()
         for url, start, length, version in ranges:
             if not url.startswith(top):
                 return None
             name = name_of(url, url[len(top) :]).strip("/")
-            digests += digest_of(top + name, start, length, version)
-        return np.frombuffer(digests, np.uint8).reshape(-1, 16)
+            digests.append(digest_of(top + name, start, length, version))
+        return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
 
 
 def by_whom(url: str) -> str:

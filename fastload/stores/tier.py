@@ -245,14 +245,33 @@ class Tier:
     ) -> list[Data]:
         """`read` of ranges that were not here a moment ago. `later`: what is fetched is written
         while the caller goes on."""
+        contents = self.fetched_if_missing(digests, fetch, later=later, get=self.get)
+        return [b"" if data is None else data for data in contents]
+
+    def fetched_if_missing(
+        self,
+        digests: Sequence[bytes],
+        fetch: Callable[[list[int]], Sequence[Data]],
+        *,
+        later: bool,
+        get: Callable[[bytes], Data | None] | None = None,
+    ) -> list[Data | None]:
+        """`fetched`, of ranges of which some may be here; of these None, or what `get` gives of
+        them, and where that gives None they are fetched, too."""
         contents: list[Data | None] = [self._waiting(digest) for digest in digests]
         left = [row for row, data in enumerate(contents) if data is None]
+        stay = set[int]()
         locks = _Locks(self.folder)
         try:
-            mine = [row for row in left if locks.take(digests[row])]
-            for row in self._here(mine, digests):  # written between the first look and the lock
-                contents[row] = self.get(digests[row])
-            missing = [row for row in mine if contents[row] is None]
+            mine = locks.take_each(left, digests)
+            # Looked for when the lock is held: else another process could write them meanwhile.
+            here = self._here(mine, digests)
+            if get is None:
+                stay.update(here)
+            else:
+                for row in here:
+                    contents[row] = get(digests[row])
+            missing = [row for row in mine if contents[row] is None and row not in stay]
             handed = self._fetch(missing, digests, fetch, contents, locks if later else None)
             if handed:
                 locks = _Locks(self.folder)
@@ -269,9 +288,9 @@ class Tier:
                         locks.release()
         finally:
             locks.close()
-        still = [row for row, data in enumerate(contents) if data is None]
+        still = [row for row, data in enumerate(contents) if data is None and row not in stay]
         self._fetch(still, digests, fetch, contents, None)
-        return [b"" if data is None else data for data in contents]
+        return contents
 
     def _here(self, rows: list[int], digests: Sequence[bytes]) -> list[int]:
         """Those of the rows that have a file. By the core this is one call: after each system call
@@ -473,7 +492,7 @@ def _core() -> Any:
         core: Any = importlib.import_module("fastload.native._core")
     except ImportError:
         return None
-    return core if hasattr(core, "look_in_tier") else None
+    return core if hasattr(core, "lock_in_tier") else None
 
 
 def digest_of(url: str, start: int, length: int | None, version: int) -> bytes:
@@ -532,6 +551,19 @@ class _Locks:
             self._open()
         at = int.from_bytes(digest[:7], "little")
         return self._set("F_WRLCK", at, 1)
+
+    def take_each(self, rows: Sequence[int], digests: Sequence[bytes]) -> list[int]:
+        """Those of the rows whose lock is held now. By the core this is one call: after each system
+        call a thread waits for those that hold the GIL."""
+        core = _core()
+        if self._file < 0 and rows:
+            self._open()
+        if core is None or self._file < 0:
+            return [row for row in rows if self.take(digests[row])]
+        wanted = b"".join(digests[row] for row in rows)
+        taken = np.empty(len(rows), np.bool_)
+        core.lock_in_tier(self._file, np.frombuffer(wanted, np.uint8).reshape(-1, 16), taken)
+        return [rows[at] for at in np.flatnonzero(taken)]
 
     def wait(self, digest: bytes, until: float, is_there: Callable[[], bool]) -> None:
         """Return when it is held, or `is_there` (the lock may be held for longer, by a process that

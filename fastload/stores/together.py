@@ -192,24 +192,25 @@ class Together:
                 group.over.set()
 
     def _read(self, groups: Sequence[_Group]) -> None:
-        """Read groups into memory, and what is not in the local tier yet into that."""
+        """Read groups into memory, except for what is in the local tier, and the rest into that,
+        too."""
         owner = np.repeat(np.arange(len(groups)), [len(group.rows) for group in groups])
         rows = np.concatenate([group.rows for group in groups])
+        kept = tier()
         wanted, digests, owners, places = list[Range](), list[bytes](), list[int](), list[int]()
         for number, column in enumerate(self._columns):
-            looked = column.digests.look(rows)
-            missing = np.flatnonzero(np.ones(len(rows)) if looked is None else ~looked.here)
-            wanted += column.of(rows[missing])
-            owners += owner[missing].tolist()
-            places += self._places(number, rows[missing])
-            if looked is not None:
-                digests += [digest.tobytes() for digest in looked.digests[missing]]
-        kept = tier()
-        data: Sequence[Data]
+            ranges = column.of(rows)
+            wanted += ranges
+            owners += owner.tolist()
+            places += self._places(number, rows)
+            names = None if kept is None else column.digests.of(rows, ranges)
+            if names is not None:
+                digests += [digest.tobytes() for digest in names]
+        data: Sequence[Data | None]
         if kept is None or len(digests) < len(wanted):
             data = stores.read_views(wanted, lean=True)
         else:
-            data = kept.fetched(
+            data = kept.fetched_if_missing(
                 digests,
                 lambda some: stores.read_views(
                     [wanted[row] for row in some], by_tier=False, lean=True
@@ -218,7 +219,8 @@ class Together:
             )
         with self._lock:
             for one, place, each in zip(owners, places, data, strict=True):
-                groups[one].bytes_of[place] = each
+                if each is not None:
+                    groups[one].bytes_of[place] = each
             for group in groups:
                 for place in [*group.left - group.bytes_of.keys()]:  # the tier has it
                     self._used(group, place)

@@ -46,6 +46,8 @@ const std::string& folder() {
     return made.path;
 }
 
+std::string path_of(const uint8_t* digest) { return folder() + '/' + TierName(digest).text(); }
+
 Pixels content(const std::string& path) {
     Pixels found;
     const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -78,7 +80,7 @@ Pixels digests_of(size_t count) {
 
 void any_file(const uint8_t* data, size_t size) {
     const Pixels digest = digests_of(1), file = Pixels(data, data + size);
-    const std::string path = tier_path(folder(), digest.data());
+    const std::string path = path_of(digest.data());
     put(path, file.data(), file.size());
     const int opened = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     TierSpan span;
@@ -107,7 +109,7 @@ bool change(const Pixels& digests, size_t count, Choices& choices) {
     while (!choices.ended()) {
         const int what = choices.byte();
         const auto range = static_cast<size_t>(choices.byte()) % count;
-        const std::string path = tier_path(folder(), digests.data() + range * kDigest);
+        const std::string path = path_of(digests.data() + range * kDigest);
         const auto size = static_cast<int64_t>(content(path).size());
         // Anywhere, or in the table.
         const int64_t spread = choices.word(), most = std::min(size, kTable);
@@ -126,7 +128,7 @@ bool change(const Pixels& digests, size_t count, Choices& choices) {
         if (what == 244) {
             const auto other = static_cast<size_t>(choices.byte()) % count;
             const Pixels file_of = content(path);
-            const std::string to = tier_path(folder(), digests.data() + other * kDigest);
+            const std::string to = path_of(digests.data() + other * kDigest);
             ::unlink(to.c_str());
             put(to, file_of.data(), file_of.size());
         }
@@ -158,10 +160,10 @@ void written(const uint8_t* data, size_t size) {
     require(write_tier(folder(), digests.data(), bytes, ".1.tmp", past) == 0, "not written");
     const bool changed = change(digests, count, choices);
     std::vector<Bytes> nothing(count, Bytes{nullptr, 0});
+    const TierFolder opened(folder());
     const auto rows = open_tier({folder(), digests.data(), nothing, static_cast<int>(count)});
     for (size_t i = 0; i < count; ++i) {
-        require(is_in_tier(folder(), digests.data() + i * kDigest) || changed,
-                "no file of a range");
+        require(is_in_tier(opened, digests.data() + i * kDigest) || changed, "no file of a range");
         Pixels buffer;
         Bytes found{nullptr, 0};
         const bool read = rows->get(static_cast<int>(i), buffer, found, 10).ok();
@@ -170,8 +172,7 @@ void written(const uint8_t* data, size_t size) {
                           std::equal(ranges[i].begin(), ranges[i].end(), found.data)),
                 "a range is not what was written");
     }
-    for (size_t i = 0; i < count; ++i)
-        ::unlink(tier_path(folder(), digests.data() + i * kDigest).c_str());
+    for (size_t i = 0; i < count; ++i) ::unlink(path_of(digests.data() + i * kDigest).c_str());
 }
 
 }  // namespace
