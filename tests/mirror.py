@@ -226,7 +226,7 @@ TESTS = {
     "test_tier": "checksum stores.tier stores.tier_writer",
     "test_torch_workers": "backends.torch_workers backends.torch_workers_processes "
     "loader.worker_seeds",
-    "test_torch_threads": "backends.own_numbers backends.torch_workers_threads",
+    "test_torch_threads": "backends.gathered backends.own_numbers backends.torch_workers_threads",
     "test_train_config": "train.config",
     "test_train_data": "train.data",
     "test_train_distributed": "train.distributed",

@@ -233,6 +233,7 @@ def test_a_backend_imports_no_other_backend() -> None:
         "base",
         "first_alone",
         "forked",
+        "gathered",
         "composites",
         "images",
         "looked",

@@ -11,17 +11,20 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import randint
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset
+from torch.utils.data._utils.collate import default_collate_fn_map
 from torchvision.transforms import v2
 
 import fastload
 from fastload.backends import own_numbers, torch_workers_threads
+from fastload.backends.gathered import Gathered
 from fastload.backends.own_numbers import (
     OwnNumbers,
     _functions_of,
@@ -30,6 +33,7 @@ from fastload.backends.own_numbers import (
 )
 from fastload.backends.torch_workers import TorchOptions
 from fastload.errors import ConfigurationError, SampleError, WorkerError
+from fastload.host_memory import BufferPool
 from tests.images import write_photo_folder
 
 
@@ -162,6 +166,91 @@ def recurrent(kind: Any, **options: Any) -> torch.Tensor:
             weights.fill_(0.1)
     made: torch.Tensor = network(torch.ones(6, 4))[0]
     return made
+
+
+class Wide(Dataset[Any]):
+    """Samples by `make(index)`; the tensors have 64 KiB or more."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+def image(index: int, **options: Any) -> torch.Tensor:
+    return torch.arange(index, index + 3 * 80 * 90, **options).reshape(3, 80, 90)
+
+
+class Pair(NamedTuple):
+    image: torch.Tensor
+    label: int
+
+
+EVERY = torch.rand(10, 3, 80, 90)
+WIDE: dict[str, Callable[[int], Any]] = {
+    "tuple": lambda index: (image(index, dtype=torch.float32), index),
+    "list": lambda index: [image(index), image(-index), index],
+    "dict": lambda index: {"image": image(index), "name": str(index)},
+    "named tuple": lambda index: Pair(image(index), index),
+    "alone": image,
+    "permuted": lambda index: image(index).reshape(80, 90, 3).permute(2, 0, 1),
+    "one value": lambda index: torch.full((), index).expand(3, 80, 90),
+    "two dtypes": lambda index: (image(index, dtype=torch.float32), image(index).half()),
+    "of four dimensions": lambda index: image(index)[None],
+    "dtype changes": lambda index: image(index, dtype=torch.int32 if index % 3 else torch.int64),
+    "views of one": lambda index: EVERY[index],
+    "the same one": lambda index: (EVERY[0], EVERY[0]),
+    "complex": lambda index: (image(index) * 1j).conj(),
+    "bfloat16": lambda index: image(index).bfloat16().repeat(1, 2, 2),
+}
+
+
+@pytest.mark.parametrize("name", sorted(WIDE))
+def test_large_tensors_are_put_together_as_torch_does(name: str) -> None:
+    threaded, _ = batches(Wide(WIDE[name]), num_workers=2, threads=True)
+    alone, _ = batches(Wide(WIDE[name]), num_workers=0)
+    assert len(threaded) == len(alone) == 6
+    for mine, theirs in zip(threaded, alone, strict=True):
+        assert type(mine) is type(theirs)
+        leaves = zip(tree_leaves(mine), tree_leaves(theirs), strict=True)
+        for one, other in leaves:
+            if not isinstance(other, torch.Tensor):
+                assert one == other
+                continue
+            assert one.dtype == other.dtype
+            assert one.stride() == other.stride()
+            assert torch.equal(one, other)
+
+
+def test_a_batchs_memory_is_used_again_when_it_is_gone() -> None:
+    pool = BufferPool()
+    kept = []
+    for turn in range(4):
+        gathered = Gathered(8, pool.allocate)
+        items = [gathered.kept((image(index), index)) for index in range(8 - turn % 2)]
+        batch = gathered.collate(items, default_collate_fn_map)
+        assert torch.equal(batch[0], torch.stack([image(index) for index in range(len(items))]))
+        assert batch[0].data_ptr() == items[0][0].data_ptr()
+        if turn == 1:
+            kept.append(batch[0])
+        del batch, items, gathered
+    assert torch.equal(kept[0][3], image(3))
+    assert pool.allocated == 2 * 8 * image(0).nbytes
+
+
+def test_samples_of_several_sizes_are_refused_as_without_threads() -> None:
+    different = Wide(lambda index: torch.ones(3, 80, 90 + index % 2))
+    said = []
+    for options in ({"num_workers": 0}, {"num_workers": 2, "threads": True}):
+        with pytest.raises(ConfigurationError) as raised:
+            batches(different, **options)
+        said.append(str(raised.value))
+    assert "equal size" in said[0]
+    assert [words.partition("(")[0] for words in said] == [said[0].partition("(")[0]] * 2
 
 
 def test_every_operator_of_torch_that_draws_is_tried() -> None:

@@ -45,6 +45,7 @@ from fastload.sources.places import place_in, refuse_place
 from fastload.sources.ragged import Ragged, concatenated
 
 if TYPE_CHECKING:
+    from fastload.backends.gathered import Gathered
     from fastload.backends.own_numbers import OwnNumbers
 
 Layout = Literal["tuple", "dict", "single"]
@@ -92,6 +93,14 @@ class ObjectReader:
         self._outputs = Outputs.of(source, recipe)
         self._place = _place_of_image(source)
         self._as_dataloader = as_dataloader and bool(source.objects) and not recipe.placement
+        self._as_they_are = (
+            bool(source.objects)
+            and collate_fn is None
+            and recipe.opaque is None
+            and not recipe.placement
+            and not recipe.several_views
+        )
+        """Whether what a data set gives goes into batches by torch's collation, unchanged."""
 
     def batch(
         self,
@@ -101,11 +110,17 @@ class ObjectReader:
         numbers: OwnNumbers | None = None,
     ) -> HostBatch:
         """Failed rows hold copies of a good one until they are replaced; if none could be read
-        there are no columns. `numbers`: of the calling thread, in place of the generators of the
-        process, which are not touched then."""
+        there are no columns. `allocate`: memory for what the samples are, used again later.
+        `numbers`: of the calling thread, in place of the generators of the process, which are not
+        touched then."""
         if not len(draws):
             return self._without_samples(draws)
-        items, good_rows, failures = self._items(draws, numbers)
+        gathered = None
+        if allocate is not None and self._as_they_are:
+            from fastload.backends.gathered import Gathered
+
+            gathered = Gathered(len(draws), allocate)
+        items, good_rows, failures = self._items(draws, numbers, gathered)
         if not good_rows:
             return HostBatch({}, failures)
         if self._recipe.moves_pixels:
@@ -114,7 +129,12 @@ class ObjectReader:
             return HostBatch({}, failures, collated=self._collate_fn(items))
         if self._as_dataloader:
             layout = _fields_of(items[0])[1] if _is_one_each(items, good_rows) else None
-            return HostBatch({}, failures, collated=default_collate(items), layout=layout)
+            collated = (
+                gathered.collate(items, default_collate_fn_map)
+                if gathered
+                else default_collate(items)
+            )
+            return HostBatch({}, failures, collated=collated, layout=layout)
         if not _is_one_each(items, good_rows):
             return HostBatch({}, failures, collated=_collate(items))
         items, finished = self._without_marks(items, draws, good_rows)
@@ -123,7 +143,7 @@ class ObjectReader:
         if fields is None and recipe.placement:
             raise _without_image(items[0])
         if fields is None or finished or self._leaves_alone(_image_of(items[0], self._place)):
-            collated = self._collated(items) if self.source.values else _collate(items)
+            collated = self._collated(items) if self.source.values else _collate(items, gathered)
             return HostBatch({}, failures, collated=collated, layout=layout)
         rows = self._rows(items, draws, good_rows)
         columns: dict[str, Any] = {}
@@ -209,7 +229,7 @@ class ObjectReader:
         return rows
 
     def _items(
-        self, draws: Draws, numbers: OwnNumbers | None
+        self, draws: Draws, numbers: OwnNumbers | None, gathered: Gathered | None
     ) -> tuple[Any, list[int], list[Failure]]:
         """The samples that could be made, their rows, and the failures of the others.
 
@@ -244,7 +264,8 @@ class ObjectReader:
             ):
                 seeded(int(seeds[row]))
                 try:
-                    items.append(self._item(index))
+                    item = self._item(index)
+                    items.append(gathered.kept(item) if gathered else item)
                     good_rows.append(row)
                 except FastloadError as error:
                     failures.append(Failure(row, error))
@@ -531,9 +552,12 @@ def _joined(rows: list[Ragged], **_: Any) -> Ragged:
     return concatenated(arrays).map(torch.from_numpy)
 
 
-def _collate(values: list[Any]) -> Any:
+def _collate(values: list[Any], gathered: Gathered | None = None) -> Any:
+    kinds = {**default_collate_fn_map, Ragged: _joined}
     try:
-        return collate(values, collate_fn_map={**default_collate_fn_map, Ragged: _joined})
+        return (
+            gathered.collate(values, kinds) if gathered else collate(values, collate_fn_map=kinds)
+        )
     except (TypeError, RuntimeError) as error:
         raise ConfigurationError(
             f"collate_fn: the samples do not form a batch by torch's default_collate ({error}). "

@@ -158,11 +158,11 @@ class TorchBackend:
         return ThreadWorkers(self._workers, self._batch_in_thread, timeout), ""
 
     def _batch_in_thread(self, draws: Draws, numbers: OwnNumbers) -> HostBatch:
-        reader = self._reader
+        reader, allocate = self._reader, self._context.allocate
         return (
-            reader.batch(draws, numbers=numbers)
+            reader.batch(draws, allocate, numbers=numbers)
             if isinstance(reader, ObjectReader)
-            else reader.batch(draws)
+            else reader.batch(draws, allocate)
         )
 
     def start(self, draws: Draws) -> Work:

@@ -1,0 +1,73 @@
+"""Tensors of samples, put into the memory of their batch as soon as they are made.
+
+A batch that is put together at the end needs the memory of all its samples at once, which malloc
+gives back to the system afterwards: each batch then pays for fresh pages twice, for its samples and
+for itself. Here a sample's memory serves the next one, and a batch's the batches after it.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.utils.data._utils.collate import collate, collate_tensor_fn
+
+from fastload.backends.base import BufferAllocator
+
+_WORTH_IT = 1 << 16
+"""Bytes of a tensor. Smaller ones malloc keeps itself, and to copy each by itself takes longer."""
+
+
+class Gathered:
+    """The tensors of the samples of one batch, by their places in a sample."""
+
+    def __init__(self, count: int, allocate: BufferAllocator) -> None:
+        """`count`: samples of the batch; `allocate`: memory for it, used again later."""
+        self._count, self._allocate = count, allocate
+        self._batches: dict[Any, tuple[torch.Tensor, list[torch.Tensor]]] = {}
+
+    def kept(self, item: Any) -> Any:
+        """The sample with rows of the batch in place of its large tensors: of equal values, shapes
+        and dtypes. Tuples, lists and dicts are looked into, one level deep."""
+        if type(item) in (tuple, list):
+            return type(item)([self._row(place, value) for place, value in enumerate(item)])
+        if type(item) is dict:
+            return {name: self._row(name, value) for name, value in item.items()}
+        return self._row(None, item)
+
+    def _row(self, place: Any, value: Any) -> Any:
+        if (
+            type(value) is not torch.Tensor
+            or value.layout != torch.strided
+            or value.device.type != "cpu"
+            or value.requires_grad
+            or value.is_quantized
+            or value.dim() > 3
+            or value.nbytes < _WORTH_IT
+        ):
+            return value
+        if place not in self._batches:
+            memory = torch.from_numpy(self._allocate((self._count * value.nbytes,)))
+            whole = memory.view(value.dtype).view(self._count, *value.shape)
+            self._batches[place] = whole, []
+        whole, rows = self._batches[place]
+        if value.shape != whole.shape[1:] or value.dtype != whole.dtype:
+            return value
+        row = whole[len(rows)].copy_(value)
+        rows.append(row)
+        return row
+
+    def collate(self, items: Any, kinds: dict[Any, Any]) -> Any:
+        """As torch's `collate` with these functions (`kinds`, by type), but what lies in the memory
+        of the batch is not copied."""
+        if kinds.get(torch.Tensor) is collate_tensor_fn:
+            kinds = {**kinds, torch.Tensor: self._stacked}
+        return collate(items, collate_fn_map=kinds)
+
+    def _stacked(self, tensors: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
+        for whole, rows in self._batches.values():
+            if len(rows) == len(tensors) and all(map(operator.is_, rows, tensors)):
+                return whole[: len(rows)]
+        stacked: torch.Tensor = collate_tensor_fn(tensors, collate_fn_map=collate_fn_map)
+        return stacked
