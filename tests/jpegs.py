@@ -61,6 +61,20 @@ def noise(height: int, width: int, sampling: str, rng: np.random.Generator) -> P
     return Picture(height, width, factors, planes)
 
 
+def transformed(plane: npt.NDArray[np.float64], quantiser: int) -> Coefficients:
+    """Of values from -128 to 127 (whole blocks), by T.81's equation A.3.3, quantised."""
+    k = np.arange(8)
+    cosines = np.cos((2 * k[None, :] + 1) * k[:, None] * np.pi / 16) / 2
+    cosines[0] /= np.sqrt(2)
+    rows, columns = (size // 8 for size in plane.shape)
+    blocks = plane.reshape(rows, 8, columns, 8).swapaxes(1, 2)
+    made = np.rint(cosines @ blocks @ cosines.T / quantiser).astype(np.int64)
+    # Diagonals, of which each second one is walked upwards (T.81, figure 5).
+    zigzag = sorted(np.ndindex(8, 8), key=lambda at: (sum(at), at[0] if sum(at) % 2 else at[1]))
+    down, across = np.array(zigzag).T
+    return made[..., down, across]
+
+
 def script(components: int, rng: np.random.Generator) -> list[Scan]:
     """Scans of a progressive file: bands and bits of each component cut at random, in any order in
     which each has what it builds on."""
