@@ -531,6 +531,37 @@ def test_what_the_tier_has_is_left_to_it(
     assert [bytes(data) for data in together.views(0, rows)] == counted.right(rows)
 
 
+def test_who_begins_a_group_beside_others_in_memory_is_looked_for_when_it_is_read(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    monkeypatch.setenv("FASTLOAD_TIER_SIZE", "1GB")
+
+    def of(rows: Any) -> list[Range]:
+        return [each._replace(version=version) for each in counted.of(rows)]
+
+    version = stores.noted("s3://bucket/x")
+    digests = stores.Digests(40, of)
+    if digests.look(np.array([39])) is None:
+        pytest.skip("the native core does not read the tier")
+    together = Together([Ranges(of, digests)], 40, 100)
+    together.announce([np.arange(4), np.arange(4, 8), np.arange(8, 12)])
+    assert [bytes(each) for each in together.views(0, np.arange(1))] == counted.right(np.arange(1))
+    kept = tier()
+    assert kept is not None
+    stores.read_views(of(np.arange(8, 12)))
+    kept.flush()
+    monkeypatch.setattr(digests, "look", lambda rows: pytest.fail("looked for"))
+    for other in (4, 8):  # 4 is in the store alone, 8 in the tier, too
+        counted.server.requests.clear()
+        rows = np.array([other // 4, other])
+        looked = together.looked(0, rows)
+        assert looked is not None
+        assert looked.here.tolist() == [True, False]
+        found = looked.kept().memory
+        assert [bytes(each) for each in found if each is not None] == counted.right(rows)
+        assert len(counted.server.requests) == (other == 4)
+
+
 def test_what_lies_between_is_read_where_it_is_little() -> None:
     def asked(*ranges: tuple[int, int]) -> list[tuple[int, int]]:
         found = joined([Range("a", start, length) for start, length in ranges], lean=True)

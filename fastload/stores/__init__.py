@@ -497,6 +497,8 @@ class Digests:
         self._made = np.zeros((count, 16), np.uint8)
         self._lock = threading.Lock()
         self._store: Store | None = None
+        self._looked = False
+        """Whether `look` could look for some."""
 
     def look(self, rows: npt.NDArray[np.int64]) -> Looked | None:
         """Which of these ranges the local tier has. None where they cannot be read through it:
@@ -507,6 +509,16 @@ class Digests:
         here = None if kept is None or digests is None else kept.look(digests)
         if kept is None or digests is None or here is None or self._store is None:
             return None
+        self._looked = True
+        return Looked(self._store, kept, self._ranges_of, rows, digests, here)
+
+    def missing(self, rows: npt.NDArray[np.int64]) -> Looked | None:
+        """As `look`, of ranges that are taken for missing: who fetches them looks for them. None,
+        too, before the first `look`."""
+        kept = tier() if self._looked else None
+        if kept is None or self._store is None:
+            return None
+        digests, here = np.zeros((len(rows), 16), np.uint8), np.zeros(len(rows), np.bool_)
         return Looked(self._store, kept, self._ranges_of, rows, digests, here)
 
     def of(

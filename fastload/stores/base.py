@@ -410,7 +410,8 @@ def joined(ranges: Sequence[Range], *, lean: bool = False) -> list[tuple[Range, 
             more = between + max(0, gap)
             fits = gap <= _SMALL_GAP or more <= _WASTE * (longer - more) if lean else gap <= _GAP
             if same and fits and longer <= _LARGEST:
-                requests[-1] = (Range(name, whole.start, longer, version), [*rows, row])
+                rows.append(row)
+                requests[-1] = (Range(name, whole.start, longer, version), rows)
                 between = more
                 continue
         requests.append((ranges[row], [row]))
