@@ -29,6 +29,7 @@ from fastload.recipe import Recipe
 from fastload.recipe import by_core as core_programs
 from fastload.recipe.albumentations_colour import Gamma
 from fastload.recipe.convert import Normalize, ToDtype
+from fastload.recipe.erase import RandomErasing
 from fastload.recipe.operation import PixelOperation
 from fastload.recipe.outputs import Outputs
 from fastload.recipe.split import BatchProgram
@@ -550,7 +551,8 @@ def test_the_core_converts_to_the_bits_of_torch(
 def test_a_conversion_by_the_core_writes_a_whole_batch_into_its_memory(
     monkeypatch: pytest.MonkeyPatch, layout: torch.memory_format
 ) -> None:
-    """Where its pixels lie as those of the images; else a piece at a time, and they are copied."""
+    """Where its pixels lie as those of the images; else a piece at a time, and they are copied.
+    Boxes of it that are erased afterwards change nothing in this."""
     images = torch.from_numpy(pictures(size=(80, 90))).permute(0, 3, 1, 2)
     draws, made, calls = Draws(1, 0, np.arange(len(images))), list[torch.Tensor](), list[int]()
     convert = NativePool.convert
@@ -566,14 +568,19 @@ def test_a_conversion_by_the_core_writes_a_whole_batch_into_its_memory(
     monkeypatch.setattr(NativePool, "convert", noted)
     monkeypatch.setattr(BatchProgram, "piece_bytes", 1)
     whole = layout == torch.channels_last
+    erasing = RandomErasing(0.7, value="random", counts=(1, 3))
     for op in _conversions():
-        program = BatchProgram(((0, op),))
-        found = program({"image": images}, {"image": IMAGE}, draws, empty=empty)["image"]
-        assert found.data_ptr() == made[-1].data_ptr()
-        assert torch.equal(found, _converted_by_torch(images, op))
-        assert calls == ([len(images)] if whole else [1] * len(images))
-        calls.clear()
-    assert len(made) == 3
+        for later in ((), (erasing,)):
+            program = BatchProgram(tuple(enumerate((op, *later))))
+            found = program({"image": images}, {"image": IMAGE}, draws, empty=empty)["image"]
+            assert found.data_ptr() == made[-1].data_ptr()
+            wanted = _converted_by_torch(images, op)
+            for stream, one in enumerate(later, 1):
+                wanted = one.apply(wanted, draws, stream)
+            assert torch.equal(found, wanted)
+            assert calls == ([len(images)] if whole else [1] * len(images))
+            calls.clear()
+    assert len(made) == 6
 
 
 def test_what_the_core_does_not_convert(monkeypatch: pytest.MonkeyPatch) -> None:

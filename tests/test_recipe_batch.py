@@ -29,11 +29,13 @@ from fastload.recipe.crops import (
     RandomVerticalFlip,
     Resize,
 )
-from fastload.recipe.erase import RandomErasing, inside_boxes, pixel_noise
+from fastload.recipe.erase import RandomErasing, inside_boxes
 from fastload.recipe.gaussian_noise import GaussianNoise
 from fastload.recipe.jpeg import JPEG
 from fastload.recipe.random_apply import RandomApply
 from fastload.recipe.split import BatchProgram
+from fastload.render import noise as render_noise
+from fastload.render.noise import counted_normals
 from fastload.sources.kinds import IMAGE, MASK
 from tests.images import labels, photo
 
@@ -394,14 +396,29 @@ def test_erasing_with_noise() -> None:
     assert within == pytest.approx([0.3829, 0.6827, 0.9545, 0.9973], abs=0.005)
 
 
+@pytest.mark.parametrize("value", ["random", "colour"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8])
+def test_noise_is_the_same_with_and_without_the_core(
+    value: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not render_noise.native.available():
+        pytest.skip("the native core is not built")
+    op = RandomErasing(p=0.7, value=value, counts=(1, 3))
+    images = images_of(20).to(dtype)
+    by_core = run(op, images, draws_of(20))
+    monkeypatch.setattr(render_noise.native, "available", lambda: False)
+    assert torch.equal(by_core, run(op, images, draws_of(20)))
+    assert not torch.equal(by_core, images)
+
+
 def test_noise_is_a_function_of_key_and_counter() -> None:
     keys, counters = (
         torch.tensor([5, -3, 2**62]).repeat_interleave(1000),
         torch.arange(1000).repeat(3),
     )
-    noise = pixel_noise(keys, counters)
+    noise = counted_normals(keys, counters)
     order = torch.randperm(3000, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(pixel_noise(keys[order], counters[order]), noise[order])
+    assert torch.equal(counted_normals(keys[order], counters[order]), noise[order])
     assert torch.isfinite(noise).all()
     assert torch.corrcoef(noise.view(3, 1000)).fill_diagonal_(0.0).abs().max() < 0.12
 

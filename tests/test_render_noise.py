@@ -18,7 +18,7 @@ from fastload.draws import Draws, philox4x32
 from fastload.recipe import Recipe
 from fastload.recipe.gaussian_noise import GaussianNoise
 from fastload.render import noise
-from fastload.render.noise import add_noise, normals
+from fastload.render.noise import add_noise, box_normals, counted_normals, normals
 from fastload.render.steps import NoiseSteps
 from fastload.sources import PixelArray, Source, ValueArray
 from tests.samples import assert_resumes_equal, by_label
@@ -41,6 +41,31 @@ def test_the_core_and_torch_have_the_same_bits(count: int, monkeypatch: pytest.M
     assert by_core.shape == by_torch.shape == (7, count)
     np.testing.assert_array_equal(by_core.view(np.int32), by_torch.view(np.int32))
     np.testing.assert_array_equal(normals(KEYS[2:4], count, CPU).numpy(), by_torch[2:4])
+
+
+@needs_core
+def test_boxes_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    boxes = rng.integers(1, [2**62, 4, 2**40, 9, 300, 70], (len(KEYS), 6))
+    boxes[0] = -(2**63), 3, 2**62, 2, -7, 16  # counters wrap
+    by_core = box_normals(KEYS, boxes)
+    without_core(monkeypatch)
+    for made, wanted, sides in zip(by_core, box_normals(KEYS, boxes), boxes, strict=True):
+        assert made.shape == tuple(sides[[1, 3, 5]])
+        assert torch.equal(made.view(torch.int32), wanted.view(torch.int32))
+
+
+def test_numbers_of_counters_are_box_and_mullers_of_splitmix64() -> None:
+    """By numpy, in float64. The first words are those of a published run with the seed 1234567."""
+    z = (np.arange(1, 3001, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) + np.uint64(1234567)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
+    assert z[:2].tolist() == [6457827717110365317, 3203168211198807973]
+    share = (z >> np.uint64(32)).astype(np.int64) >> 1 | 1
+    angle = (z & np.uint64(0xFFFFFFFF)).astype(np.float64) * (2 * math.pi * 2.0**-32)
+    wanted = np.sqrt(-2 * np.log(share * 2.0**-31)) * np.cos(angle)
+    made = counted_normals(torch.tensor(1234567), torch.arange(3000)).numpy()
+    assert np.abs(made - wanted).max() < 2e-6
 
 
 def test_they_are_box_and_mullers_of_philox() -> None:

@@ -324,6 +324,9 @@ class Pool:
         here: bool = False,
     ) -> Ticket: ...
     def normals(self, keys: UInt64s, out: Singles, here: bool = False) -> Ticket: ...
+    def box_normals(
+        self, keys: UInt64s, boxes: Int64s, out: Singles, here: bool = False
+    ) -> Ticket: ...
     def change_floats(
         self,
         images: Bytes | Singles,

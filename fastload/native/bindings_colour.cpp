@@ -138,6 +138,28 @@ std::unique_ptr<Ticket> make_normals(Pool& pool, Input<uint64_t, 1> keys, Array<
                   kept(keys, out), here);
 }
 
+std::unique_ptr<Ticket> make_box_normals(Pool& pool, Input<uint64_t, 1> keys,
+                                         Input<int64_t, 2> boxes, Array<float, 1> out, bool here) {
+    static_assert(sizeof(CounterBox) == 6 * sizeof(int64_t));
+    require(boxes.shape(0) == keys.size() && boxes.shape(1) == 6,
+            "keys (N,), boxes (N, 6) are needed");
+    const auto* const given = reinterpret_cast<const CounterBox*>(boxes.data());
+    auto left = static_cast<int64_t>(out.size());
+    for (size_t i = 0; i < keys.size(); ++i) {
+        const int64_t sides[] = {given[i].planes, given[i].lines, given[i].width};
+        int64_t count = 1;
+        for (const int64_t side : sides) {
+            require(side > 0 && side <= left / count, "boxes: of as many numbers as out has");
+            count *= side;
+        }
+        left -= count;
+    }
+    require(left == 0, "boxes: of as many numbers as out has");
+    return submit(pool,
+                  box_normals_job(keys.data(), given, static_cast<int>(keys.size()), out.data()),
+                  kept(keys, boxes, out), here);
+}
+
 // Pixels whose rows may lie apart.
 using Rows = nb::ndarray<const uint8_t, nb::ndim<4>, nb::device::cpu>;
 
@@ -304,6 +326,7 @@ void bind_colour(nb::class_<Pool>& pool) {
         .def("add_noise", &add_noise, "images"_a, "keys"_a, "scales"_a, "shifts"_a, "rows"_a.none(),
              "clips"_a, "shared"_a, "here"_a = false)
         .def("normals", &make_normals, "keys"_a, "out"_a, "here"_a = false)
+        .def("box_normals", &make_box_normals, "keys"_a, "boxes"_a, "out"_a, "here"_a = false)
         .def("convert", &convert, "images"_a, "scale"_a, "offset"_a, "out"_a, "fused"_a,
              "here"_a = false)
         .def("change_floats", &change_floats<uint8_t>, "images"_a, "out"_a, "channels_last"_a,

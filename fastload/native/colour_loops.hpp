@@ -47,9 +47,10 @@ struct ColourLoops {
     void (*add_noise)(const NoiseTable& table, int row, Size size, int channels, uint8_t* pixels);
     // As ConvertTable, `count` packed pixels of three channels.
     void (*convert)(const ConvertTable& table, const uint8_t* pixels, size_t count, float* out);
-    // The first `count` normal numbers of a key. These and the noise are the same for all
-    // instruction sets, with and without fused multiply-add.
+    // The first `count` normal numbers of a key, and those of a box of counters. These and the
+    // noise are the same for all instruction sets, with and without fused multiply-add.
     void (*normals)(uint64_t key, size_t count, float* out);
+    void (*box_normals)(uint64_t key, const CounterBox& box, float* out);
     // Makes image `row`. `memory`: `floats_needed`.
     void (*change_floats)(const FloatImages& images, const FloatTable& table, int row,
                           float* memory);

@@ -9,7 +9,8 @@
 
 namespace fastload {
 
-const ColourLoops FASTLOAD_COLOUR = {recolour, blur,    convolve,      median,    add_noise,
-                                     convert,  normals, change_floats, turn_mask, turn_mask};
+const ColourLoops FASTLOAD_COLOUR = {recolour,      blur,      convolve, median,
+                                     add_noise,     convert,   normals,  box_normals,
+                                     change_floats, turn_mask, turn_mask};
 
 }  // namespace fastload

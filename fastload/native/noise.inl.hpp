@@ -113,6 +113,42 @@ void normals(uint64_t key, size_t count, float* out) {
     std::copy_n(last, count - at, out + at);
 }
 
+// The numbers of kCounters counters of a key, from `counter` on: the 64 bits that SplitMix64's
+// output function (Steele, Lea, Flood, 2014) makes of each give the radius and the angle, and the
+// first of the two normal numbers counts.
+constexpr size_t kCounters = 16;
+inline void counted_normals(uint64_t key, uint64_t counter, float* out) {
+    uint32_t of_radius[kCounters], of_angle[kCounters];
+    for (size_t i = 0; i < kCounters; ++i) {
+        uint64_t z = key + (counter + i + 1) * 0x9E3779B97F4A7C15u;
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+        z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+        z ^= z >> 31;
+        of_radius[i] = static_cast<uint32_t>(z >> 32);
+        of_angle[i] = static_cast<uint32_t>(z);
+    }
+    for (size_t i = 0; i < kCounters; ++i) out[i] = normal_pair(of_radius[i], of_angle[i]).first;
+}
+
+void box_normals(uint64_t key, const CounterBox& box, float* out) {
+    const auto width = static_cast<size_t>(box.width);
+    for (int64_t plane = 0; plane < box.planes; ++plane) {
+        for (int64_t line = 0; line < box.lines; ++line, out += width) {
+            const uint64_t counter =
+                static_cast<uint64_t>(box.first) +
+                static_cast<uint64_t>(plane) * static_cast<uint64_t>(box.plane_step) +
+                static_cast<uint64_t>(line) * static_cast<uint64_t>(box.line_step);
+            size_t at = 0;
+            for (; at + kCounters <= width; at += kCounters)
+                counted_normals(key, counter + at, out + at);
+            if (at == width) continue;
+            float last[kCounters];
+            counted_normals(key, counter + at, last);
+            std::copy_n(last, width - at, out + at);
+        }
+    }
+}
+
 // A byte plus noise, of which the fraction is cut off first. NaN counts as -32768.
 template <bool kClips>
 inline uint8_t noisy(uint8_t value, float noise) {

@@ -545,6 +545,19 @@ class NativePool:
         """Fill (B, N) `out` with the first normal numbers of each of (B,) keys."""
         return Pending(self._pool.normals(keys, out, here))
 
+    def box_normals(
+        self,
+        keys: npt.NDArray[np.uint64],
+        boxes: npt.NDArray[np.int64],
+        out: npt.NDArray[np.float32],
+        *,
+        here: bool = False,
+    ) -> Pending:
+        """Fill `out` with the numbers of (N, 6) boxes, each of its key; see
+        `fastload.render.noise.box_normals`. It has as many as the boxes have, which are not
+        empty."""
+        return Pending(self._pool.box_normals(keys, boxes, out, here))
+
     def change_floats(
         self,
         images: npt.NDArray[np.uint8] | npt.NDArray[np.float32],

@@ -15,6 +15,7 @@ from fastload.draws import Draws, Int64Array, UInt64Array
 from fastload.errors import ConfigurationError, counted
 from fastload.recipe.attributes import check, check_settings, read_bounds, read_floats
 from fastload.recipe.operation import ImageState, PixelOperation, register
+from fastload.render.noise import box_normals, counted_normals
 from fastload.render.transfer import constants, on_device
 
 _ATTEMPTS = 10
@@ -24,6 +25,7 @@ _ATTEMPTS = 10
 @dataclass(frozen=True)
 class RandomErasing(PixelOperation):
     transforms = (v1.RandomErasing, v2.RandomErasing)
+    writes_places = True
 
     p: float = 0.5
     scale: tuple[float, float] = (0.02, 0.33)
@@ -140,24 +142,6 @@ def inside_boxes(boxes: Int64Array, images: torch.Tensor) -> torch.Tensor:
     return (y >= top) & (y < top + height) & (x >= left) & (x < left + width)
 
 
-def pixel_noise(keys: torch.Tensor, counters: torch.Tensor) -> torch.Tensor:
-    """Standard normal numbers as a function of (key, counter): the same on every device, in any
-    order.
-
-    The (N,) int64 counters of a key go through the output function of SplitMix64 (Steele, Lea,
-    Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014), and its 64 bits through
-    Box and Muller's transform: (N,) float32.
-    """
-    # int64 multiplication wraps, as the generator wants; shifts bring in copies of the sign, which
-    # are masked off.
-    z = keys + (counters + 1) * -0x61C8864680B583EB
-    z = (z ^ (z >> 30 & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47
-    z = (z ^ (z >> 27 & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
-    z ^= z >> 31 & 0x1FFFFFFFF
-    radius = ((z >> 32 & 0xFFFFFFFF) + 1).to(torch.float32).mul_(2.0**-32).log_().mul_(-2.0).sqrt_()
-    return (z & 0xFFFFFFFF).to(torch.float32).mul_(2.0 * math.pi * 2.0**-32).cos_().mul_(radius)
-
-
 def _fill_with_noise(
     images: torch.Tensor, boxes: Int64Array, keys: UInt64Array, number: int, by_pixel: bool
 ) -> torch.Tensor:
@@ -166,19 +150,23 @@ def _fill_with_noise(
     channels, height, width = images.shape[1:]
     if images.device.type == "cpu":
         # A slice a sample: writing to a list of places takes longer than the noise itself.
-        first, rows = number * channels, np.flatnonzero(boxes[:, 2:].all(axis=1))
-        planes = _from_to(first, first + channels)[:, None, None]
-        for sample, key in zip(rows.tolist(), keys.view(np.int64)[rows].tolist(), strict=True):
-            above, beside, tall, wide = boxes[sample].tolist()
-            lines = _from_to(above, above + tall)[:, None]
-            places = planes
-            if by_pixel:
-                places = (planes * height + lines) * width + _from_to(beside, beside + wide)
-            filling = pixel_noise(torch.tensor(key, device="cpu"), places.flatten()).view(
-                places.shape
-            )
+        rows = np.flatnonzero(boxes[:, 2:].all(axis=1))
+        top, left, tall, wide = boxes[rows].T
+        first = number * channels
+        described = np.zeros((len(rows), 6), dtype=np.int64)
+        described[:, 1] = channels
+        if by_pixel:
+            described[:, 0] = (first * height + top) * width + left
+            described[:, 2], described[:, 4] = height * width, width
+            described[:, 3], described[:, 5] = tall, wide
+        else:
+            described[:, 0] = first
+            described[:, 2:] = 1, 1, 0, 1
+        noise = box_normals(keys[rows], described)
+        for sample, filling in zip(rows.tolist(), noise, strict=True):
+            above, beside, lines, columns = boxes[sample].tolist()
             filling = filling if images.is_floating_point() else filling.to(torch.int32)
-            images[sample, :, above : above + tall, beside : beside + wide] = filling
+            images[sample, :, above : above + lines, beside : beside + columns] = filling
         return images
     # The erased pixels of all samples are one list.
     rows = np.flatnonzero(boxes[:, 2:].all(axis=1))
@@ -200,13 +188,8 @@ def _fill_with_noise(
     plane = torch.arange(channels, device=images.device)[:, None]
     first = number * channels
     place = ((first + plane) * height + y) * width + x if by_pixel else first + plane
-    noise = pixel_noise(key.expand(channels, -1), place.expand(channels, total))
+    noise = counted_normals(key.expand(channels, -1), place.expand(channels, total))
     if not images.is_floating_point():
         # By way of int32 negative numbers wrap on every device, as they do on the CPU.
         noise = noise.to(torch.int32)
     return images.index_put((row, plane, y, x), noise.to(images.dtype))
-
-
-def _from_to(first: int, end: int) -> torch.Tensor:
-    """Whatever the default device of the process."""
-    return torch.arange(first, end, device="cpu")

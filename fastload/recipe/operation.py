@@ -118,6 +118,9 @@ class Operation:
     """Whether each output pixel depends on the same input pixel alone, in the same way for all
     pixels of a sample. Crops and flips that come after it may then run before it; no other
     operation that moves pixels may."""
+    writes_places: ClassVar[bool] = False
+    """Whether it only writes to some places of images, in place where they lie in the memory that
+    `into` was given."""
 
     makes_views: ClassVar[bool] = False
     """Whether it is the last operation, and makes several images of one."""

@@ -335,15 +335,16 @@ class BatchProgram:
         dtype: torch.dtype | None,
         piece: int,
     ) -> dict[str, torch.Tensor]:
-        """`piece` samples at a time, on a CPU; all at once where they are read and written once."""
+        """`piece` samples at a time, on a CPU; all at once where they are read and written once,
+        but for some places."""
         batch = len(draws)
         result: dict[str, torch.Tensor] = {}
         for name, tensor in pixels.items():
             step = piece
             if empty is not None and dtype is None and kinds[name].coloured:
-                passes = [op for _, op in self._passes(tensor.dtype)]
-                if len(passes) == 1 and passes[0].reads_once(tensor):
-                    made = empty(tuple(tensor.shape), passes[0].output_dtype(tensor.dtype))
+                first, *rest = (op for _, op in self._passes(tensor.dtype))
+                if first.reads_once(tensor) and all(op.writes_places for op in rest):
+                    made = empty(tuple(tensor.shape), first.output_dtype(tensor.dtype))
                     result[name] = made
                     step = batch if format_of(made) == format_of(tensor) else piece
             for start in range(0, batch, step):

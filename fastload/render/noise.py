@@ -2,7 +2,8 @@
 device and instruction set.
 
 The numbers of a key are those of blocks of four words, by Philox4x32-10 with the key and the
-block's number as its counter. Box and Muller's transform makes two numbers of two words. Logarithm,
+block's number as its counter. Those of counters, of which any few can be made, are of one number of
+64 bits each. Box and Muller's transform makes two numbers of two words. Logarithm,
 sine and cosine are polynomials, written out in operations that IEEE 754 fixes (the native core
 has the same, fastload/native/noise.inl.hpp): what a library makes of `log` differs from processor
 to processor, and a byte with noise would then, too.
@@ -18,7 +19,7 @@ import torch
 
 from fastload import native
 from fastload.decode.libraries import core_pool
-from fastload.draws import UInt64Array
+from fastload.draws import Int64Array, UInt64Array
 from fastload.render.steps import NoiseSteps
 from fastload.render.transfer import on_device
 
@@ -41,6 +42,54 @@ def normals(keys: UInt64Array, count: int, device: torch.device) -> torch.Tensor
     a, b, c, d = _philox(on_device(keys.view(np.int64), device)[:, None], blocks)
     parts = [part.view(len(keys), groups, 1, _BLOCKS) for part in (*_pairs(a, b), *_pairs(c, d))]
     return torch.cat(parts, dim=2).flatten(1)[:, :count]
+
+
+def counted_normals(keys: torch.Tensor, counters: torch.Tensor) -> torch.Tensor:
+    """Standard normal numbers as a function of (key, counter), in any order: float32, of int64
+    tensors of one shape, or of shapes that are made one.
+
+    The counters of a key go through the output function of SplitMix64 (Steele, Lea, Flood: "Fast
+    splittable pseudorandom number generators", OOPSLA 2014). The two halves of its 64 bits are the
+    words of which Box and Muller's transform makes two numbers; the first counts.
+    """
+    # int64 multiplication wraps, as the generator wants; shifts bring in copies of the sign, which
+    # are masked off.
+    z = keys + (counters + 1) * -0x61C8864680B583EB
+    z = (z ^ (z >> 30 & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47
+    z = (z ^ (z >> 27 & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
+    z = z ^ (z >> 31 & 0x1FFFFFFFF)
+    return _pairs(z >> 32 & 0xFFFFFFFF, z & 0xFFFFFFFF)[0]
+
+
+def box_normals(keys: UInt64Array, boxes: Int64Array) -> list[torch.Tensor]:
+    """Of each of (N,) keys a (planes, lines, width) float32 tensor on the CPU: the numbers of the
+    counters first + plane * plane_step + line * line_step + column.
+
+    `boxes`: (N, 6) int64: first, planes, plane_step, lines, line_step, width; no side is 0.
+    """
+    if not native.available():
+        found = []
+        for key, (first, *sides) in zip(keys.view(np.int64).tolist(), boxes.tolist(), strict=True):
+            planes, plane_step, lines, line_step, width = sides
+            down = _range(planes)[:, None, None] * plane_step + _range(lines)[:, None] * line_step
+            counters = first + down + _range(width)
+            found.append(counted_normals(torch.tensor(key, device="cpu"), counters))
+        return found
+    counts = boxes[:, [1, 3, 5]].prod(axis=1)
+    out = np.empty(int(counts.sum()), dtype=np.float32)
+    core_pool().box_normals(
+        np.ascontiguousarray(keys), np.ascontiguousarray(boxes), out, here=True
+    ).wait()
+    parts = torch.from_numpy(out).split(counts.tolist())
+    return [
+        part.view(planes, lines, width)
+        for part, (_, planes, _, lines, _, width) in zip(parts, boxes.tolist(), strict=True)
+    ]
+
+
+def _range(end: int) -> torch.Tensor:
+    """Whatever the default device of the process."""
+    return torch.arange(end, device="cpu")
 
 
 def add_noise(images: torch.Tensor, steps: NoiseSteps) -> torch.Tensor:

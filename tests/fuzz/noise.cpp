@@ -1,6 +1,6 @@
-// Fuzz target: normal noise. The bytes choose one to three images of 1 to 65,500 pixels a side
-// (fewer rows where they would be too large to be quick) and 1 to 5 channels, their keys, and
-// numbers, infinite and not numbers among them.
+// Fuzz target: normal noise, and boxes of normal numbers. The bytes choose one to three images of 1
+// to 65,500 pixels a side (fewer rows where they would be too large to be quick) and 1 to 5
+// channels, their keys, and numbers, infinite and not numbers among them.
 //
 // Images lie in heap memory at any offset, and end with it; tables lie in heap memory of exactly
 // their size. What must hold, besides that memory is in order: every instruction set that runs here
@@ -79,6 +79,18 @@ float plain_number(uint64_t key, size_t place) {
     return made;
 }
 
+// The number of a counter.
+float plain_number_of(uint64_t key, uint64_t counter) {
+    uint64_t z = key + (counter + 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    z ^= z >> 31;
+    const auto first = static_cast<uint32_t>(z >> 32), second = static_cast<uint32_t>(z);
+    const float made = plain_normal(first, second, false);
+    require(is_close(made, first, second, false), "not a normal number");
+    return made;
+}
+
 float number(Choices& choices) {
     const int how = choices.byte();
     if (how < 16) return float_of(choices.bits());
@@ -145,7 +157,45 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                 require(numbers[i] == plain_number(keys[0], i), "a number differs");
         }
     }
+    // Boxes of counters, of as many numbers.
+    const auto any = [&] {
+        const uint64_t bits = uint64_t{choices.bits()} << 32 | choices.bits();
+        return static_cast<int64_t>(choices.flag() ? bits : bits % 4096);
+    };
+    std::vector<CounterBox> boxes;
+    std::vector<float> wanted;
+    for (int i = 0; i < count; ++i) {
+        const CounterBox box = {any(), 1 + choices.byte() % 4, any(), 1 + choices.byte() % 8,
+                                any(), 1 + choices.byte() % 70};
+        boxes.push_back(box);
+        for (int64_t at = 0; at < box.planes * box.lines * box.width; ++at) {
+            const auto plane = static_cast<uint64_t>(at / (box.lines * box.width)),
+                       line = static_cast<uint64_t>(at / box.width % box.lines);
+            const uint64_t counter =
+                static_cast<uint64_t>(box.first) + plane * static_cast<uint64_t>(box.plane_step) +
+                line * static_cast<uint64_t>(box.line_step) + static_cast<uint64_t>(at % box.width);
+            wanted.push_back(plain_number_of(keys[static_cast<size_t>(i)], counter));
+        }
+    }
+    const auto kept_boxes = exactly(boxes.data(), boxes.size());
+    for (const bool fused : {false, true}) {
+        for (const ColourLoops* loops : colour_loops(fused)) {
+            const std::unique_ptr<float[]> found(new float[wanted.size()]);
+            float* out = found.get();
+            for (size_t i = 0; i < boxes.size(); ++i) {
+                loops->box_normals(keys[i], boxes[i], out);
+                out += boxes[i].planes * boxes[i].lines * boxes[i].width;
+            }
+            require(std::equal(wanted.begin(), wanted.end(), found.get()),
+                    "a number of a counter differs");
+        }
+    }
     static Pool pool(1, "auto");
+    const std::unique_ptr<float[]> found(new float[wanted.size()]);
+    const auto of_boxes = box_normals_job(kept_keys.get(), kept_boxes.get(), count, found.get());
+    pool.run(*of_boxes);
+    of_boxes->wait();
+    require(std::equal(wanted.begin(), wanted.end(), found.get()), "a job's boxes differ");
     const Pixels made = in_place(before, offset, [&](uint8_t* pixels) {
         const auto job = noise_job({pixels, count, shape, channels}, table);
         pool.run(*job);
