@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fastload import files, locks
+from fastload import files, locks, native
 from fastload.backends import torch_workers
 from fastload.backends.torch_workers import TorchOptions
 from fastload.errors import ConfigurationError
@@ -46,7 +46,13 @@ class Windows:
         assert count == 1
 
 sys.modules["msvcrt"] = Windows
-sys.modules["fastload.native._core"] = None  # no wheel for it: Python's threads decode
+if sys.argv[2] == "no core":  # there is no wheel: Python's threads decode
+    sys.modules["fastload.native._core"] = None
+else:  # what the core has where CMake compiles it for Windows
+    from fastload.native import _core
+    for name in ("Fetcher", "crc32", "read_png16", "write_to_tier", "look_in_tier"):
+        delattr(_core, name)
+    _core.list_folders = lambda *_: None
 
 import fastload
 from fastload.backends.torch_workers import TorchOptions
@@ -60,6 +66,8 @@ threads = TorchOptions(threads=True)
 def first(**given):
     with fastload.create_loader(folder, 4, shuffle=True, transform=transform, **given) as loader:
         images, labels = next(iter(loader))
+        by_core = "decoder     native core" in loader.explain()
+        assert by_core == (not given and sys.argv[2] != "no core")
     return images
 
 images = first()
@@ -72,7 +80,8 @@ except fastload.errors.ConfigurationError as error:
     assert "num_workers=0" in str(error), error
 else:
     raise AssertionError("worker processes were started")
-from fastload.stores import copies, tier
+from fastload.stores import copies, tier, transfers
+assert transfers.missing()
 from fastload.sources import archive, parquet_unpacked, zip_members
 from fastload.cli.doctor import descriptors
 assert descriptors().value
@@ -81,10 +90,15 @@ print("all", len([name for name in sys.modules if name.startswith("fastload")]))
 
 
 @pytest.mark.whole
-def test_batches_come_without_what_windows_lacks(tmp_path: Path, own_cache: Path) -> None:
+@pytest.mark.parametrize("core", ["no core", "core"])
+def test_batches_come_without_what_windows_lacks(
+    core: str, tmp_path: Path, own_cache: Path
+) -> None:
+    if core == "core" and not native.available():
+        pytest.skip("the native core is not built")
     folder = write_photo_folder(tmp_path / "data")
     done = subprocess.run(
-        [sys.executable, "-c", AS_ON_WINDOWS, str(folder)],
+        [sys.executable, "-c", AS_ON_WINDOWS, str(folder), core],
         capture_output=True,
         text=True,
         cwd=ROOT,

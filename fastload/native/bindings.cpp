@@ -788,6 +788,8 @@ NB_MODULE(_core, m) {
              "exif"_a, "whole"_a, "index"_a.none());
     bind_colour(pool);
     bind_objects(m, pool);
+#ifdef FASTLOAD_FETCH
     bind_fetch(m);
+#endif
     bind_device(m);
 }

@@ -2,19 +2,20 @@
 // while C++ uses them, and a job as Python sees it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <unistd.h>
 
 #include "colour.hpp"
 #include "device_plan.hpp"
@@ -67,7 +68,7 @@ class WithoutGil {
         try {
             PyEval_RestoreThread(state_);
         } catch (...) {
-            for (;;) ::pause();
+            for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
         }
     }
 

@@ -3,15 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <climits>
 #include <system_error>
 #include <utility>
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "decoder.hpp"
+#include "files.hpp"
 #include "jobs.hpp"
 #include "tier.hpp"
 
@@ -26,7 +22,7 @@ constexpr int kAhead = 16;
 constexpr size_t kLookedAt = size_t{1} << 20;
 
 Outcome system_error(int code) {
-    return {Status::unreadable, std::system_category().message(code)};
+    return {Status::unreadable, std::generic_category().message(code)};
 }
 
 // Images in memory.
@@ -53,14 +49,13 @@ Outcome read_part(int file, int64_t offset, int64_t length, std::vector<uint8_t>
     for (const size_t stop : {std::min(size, kLookedAt), size}) {
         if (buffer.size() < stop) buffer.resize(stop + stop / 4);
         bytes.data = buffer.data();
-        while (bytes.size < stop) {
-            const ssize_t got = ::pread(file, buffer.data() + bytes.size, stop - bytes.size,
-                                        offset + static_cast<int64_t>(bytes.size));
-            if (got < 0 && errno == EINTR) continue;
-            if (got < 0) return system_error(errno);
-            if (got == 0) return {};  // the file has become shorter; the decoder judges the rest
-            bytes.size += static_cast<size_t>(got);
-        }
+        const size_t wanted = stop - bytes.size;
+        const int64_t got = files::read_at(file, offset + static_cast<int64_t>(bytes.size),
+                                           buffer.data() + bytes.size, wanted);
+        if (got < 0) return system_error(errno);
+        bytes.size += static_cast<size_t>(got);
+        // If the file has become shorter, the decoder judges what there is.
+        if (static_cast<size_t>(got) < wanted) return {};
         if (stop < size && !Decoder::may_read(bytes.data, bytes.size))
             return {Status::other_format, kOtherFormat};
     }
@@ -71,50 +66,27 @@ Outcome read_part(int file, int64_t offset, int64_t length, std::vector<uint8_t>
 // negative), but at most `most`.
 Outcome read_file(int file, int64_t offset, int64_t length, int64_t most,
                   std::vector<uint8_t>& buffer, Bytes& bytes) {
-    struct stat info;
-    if (::fstat(file, &info) != 0) return system_error(errno);
-    if (S_ISDIR(info.st_mode)) return system_error(EISDIR);
-    if (!S_ISREG(info.st_mode)) return {Status::unreadable, "not a regular file"};
-    if (offset < 0 || offset > info.st_size || length > info.st_size - offset) {
-        return {Status::unreadable, "the file has " + std::to_string(info.st_size) +
-                                        " bytes, the sample should be at " +
-                                        std::to_string(offset) + " and " + std::to_string(length) +
-                                        " bytes long"};
+    files::About about;
+    if (!files::look(file, about)) return system_error(errno);
+    if (about.is_folder) return system_error(EISDIR);
+    if (!about.is_regular) return {Status::unreadable, "not a regular file"};
+    if (offset < 0 || offset > about.bytes || length > about.bytes - offset) {
+        return {Status::unreadable,
+                "the file has " + std::to_string(about.bytes) + " bytes, the sample should be at " +
+                    std::to_string(offset) + " and " + std::to_string(length) + " bytes long"};
     }
     return read_part(file, offset,
-                     std::min<int64_t>(length < 0 ? info.st_size - offset : length, most), buffer,
+                     std::min<int64_t>(length < 0 ? about.bytes - offset : length, most), buffer,
                      bytes);
-}
-
-// Asks the system to read `length` bytes ahead, 0 for all that follow. If it does not, only the
-// later read takes longer.
-void advise(int file, int64_t offset, int64_t length) {
-#ifdef __APPLE__
-    struct radvisory range = {offset, static_cast<int>(std::min<int64_t>(length, INT_MAX))};
-    if (length > 0) (void)::fcntl(file, F_RDADVISE, &range);
-#else
-    (void)::posix_fadvise(file, offset, length, POSIX_FADV_WILLNEED);
-#endif
 }
 
 // Closes a file at the end of a block; -1: there is none.
 struct Closer {
     const int file;
     ~Closer() {
-        if (file >= 0) ::close(file);
+        if (file >= 0) files::close(file);
     }
 };
-
-// `folder`: that a relative name is in; AT_FDCWD: that of the process. Returns a descriptor, or -1
-// with errno set.
-int open_to_read(int folder, const char* name) {
-    int file;
-    do {
-        // O_NONBLOCK: opening a named pipe would wait for a writer.
-        file = ::openat(folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    } while (file < 0 && errno == EINTR);
-    return file;
-}
 
 // Opens and announces the file of a row `kAhead` rows before it is needed, so that the disk works
 // while images are decoded.
@@ -163,7 +135,7 @@ class FilesAhead : public EncodedSource {
         if (file < 0) return;  // `take` tries again, and reports the error
         announce(row, file);
         if (!files_[row].compare_exchange_strong(stage, file, std::memory_order_acq_rel))
-            ::close(file);
+            files::close(file);
     }
 
     const int count_;
@@ -188,7 +160,7 @@ class Files final : public FilesAhead {
     int64_t length(int row) const { return paths_.lengths ? paths_.lengths[row] : -1; }
 
     void announce(int row, int file) override {
-        advise(file, offset(row), std::max<int64_t>(length(row), 0));
+        files::read_ahead(file, offset(row), std::max<int64_t>(length(row), 0));
     }
 
     int open(int row) const override {
@@ -197,7 +169,7 @@ class Files final : public FilesAhead {
         if (!path.empty()) path += '/';
         path.append(reinterpret_cast<const char*>(paths_.blob) + begin,
                     static_cast<size_t>(paths_.ends[number] - begin));
-        return open_to_read(AT_FDCWD, path.c_str());
+        return files::open(path, files::Use::read);
     }
 
     const PathRows paths_;
@@ -235,13 +207,12 @@ class TierFiles final : public FilesAhead {
   private:
     int open(int row) const override {
         if (rows_.memory[static_cast<size_t>(row)].data != nullptr) return -1;
-        const TierName name(rows_.digests + kDigestBytes * int64_t{row});
-        return open_to_read(folder_.descriptor(), name.text());
+        return folder_.open(rows_.digests + kDigestBytes * int64_t{row});
     }
 
     void announce(int row, int file) override {
         const TierSpan span = spans_[static_cast<size_t>(row)] = find(row, file);
-        if (span.length > 0) advise(file, span.offset, span.length);
+        if (span.length > 0) files::read_ahead(file, span.offset, span.length);
     }
 
     // A span of length 0 if the range is not in the file.

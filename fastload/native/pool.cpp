@@ -11,16 +11,43 @@
 #include <thread>
 #include <utility>
 
+#ifndef _WIN32
 #include <pthread.h>
 #include <signal.h>
+#endif
 
 namespace fastload {
 
 namespace {
 
 std::atomic<uint64_t> forks{0};
+#ifdef _WIN32  // no process forks, and none has signals
+
+struct NoSignals {};
+
+#else
+
 const int watched =
     ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+
+// While it lives this thread, and those that it starts, get no signals: they are for Python's main
+// thread.
+class NoSignals {
+  public:
+    NoSignals() {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    NoSignals(const NoSignals&) = delete;
+    NoSignals& operator=(const NoSignals&) = delete;
+    ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+  private:
+    sigset_t before_;
+};
+
+#endif
 
 }  // namespace
 
@@ -150,12 +177,9 @@ struct Pool::ThreadGroup {
     void start(int count, Pool& pool) {
         threads.reserve(static_cast<size_t>(count));
         workers.reserve(static_cast<size_t>(count));
-        // Signals are for Python's main thread.
-        sigset_t all, before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
         std::exception_ptr error;
         try {
+            [[maybe_unused]] const NoSignals none;
             for (int i = 0; i < count; ++i) {
                 workers.push_back(pool.make_worker(count));
                 threads.emplace_back([this, worker = workers.back().get()] { serve(*worker); });
@@ -163,7 +187,6 @@ struct Pool::ThreadGroup {
         } catch (...) {
             error = std::current_exception();
         }
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
         if (threads.empty()) std::rethrow_exception(error);
     }
 

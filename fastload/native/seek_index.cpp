@@ -9,11 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
+#include "files.hpp"
 #include "hash.hpp"
 #include "pool.hpp"
 
@@ -68,45 +64,28 @@ uint64_t table_end(uint64_t slots) { return sizeof(Header) + 8 * (slots + kProbe
 // Rounded up to a multiple of 8.
 uint64_t padded(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
 
-// Reads `size` bytes, or fewer at the end of the file or after an error. Returns how many.
+// Reads `size` bytes, or fewer at the end of the file, none after an error. Returns how many.
 size_t read_at(int file, uint64_t offset, void* into, size_t size) {
-    size_t done = 0;
-    while (done < size) {
-        const ssize_t got = ::pread(file, static_cast<char*>(into) + done, size - done,
-                                    static_cast<off_t>(offset + done));
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) break;
-        done += static_cast<size_t>(got);
-    }
-    return done;
+    const int64_t got = files::read_at(file, static_cast<int64_t>(offset), into, size);
+    return static_cast<size_t>(std::max<int64_t>(got, 0));
 }
 
-// Writes `size` bytes. False, with errno set, after an error.
+// False, with errno set, after an error.
 bool write_at(int file, uint64_t offset, const void* from, size_t size) {
-    size_t done = 0;
-    while (done < size) {
-        const ssize_t put = ::pwrite(file, static_cast<const char*>(from) + done, size - done,
-                                     static_cast<off_t>(offset + done));
-        if (put < 0 && errno == EINTR) continue;
-        if (put <= 0) return false;
-        done += static_cast<size_t>(put);
-    }
-    return true;
+    return files::write_at(file, static_cast<int64_t>(offset), from, size);
 }
 
-// An open file, closed with the object; `get` is negative where it could not be opened. A pipe is
-// not waited for.
+// An open file, closed with the object; `get` is negative where it could not be opened.
 class Descriptor {
   public:
-    Descriptor(const std::string& path, int flags)
-        : number_(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK)) {}
+    Descriptor(const std::string& path, files::Use use) : number_(files::open(path, use)) {}
     Descriptor(const Descriptor&) = delete;
     Descriptor& operator=(Descriptor&& other) noexcept {
         std::swap(number_, other.number_);
         return *this;
     }
     ~Descriptor() {
-        if (number_ >= 0) ::close(number_);
+        if (number_ >= 0) files::close(number_);
     }
     int get() const { return number_; }
     int release() { return std::exchange(number_, -1); }
@@ -115,14 +94,9 @@ class Descriptor {
     int number_;
 };
 
-bool is_regular(int file) {
-    struct stat state;
-    return ::fstat(file, &state) == 0 && S_ISREG(state.st_mode);
-}
-
 // For what errno says.
 [[noreturn]] void fail(const std::string& path) {
-    throw std::system_error(errno, std::system_category(), path);
+    throw std::system_error(errno, std::generic_category(), path);
 }
 
 // Makes an empty index under another name, and gives it its name when it is complete. If another
@@ -132,20 +106,16 @@ void create(const std::string& path, uint64_t images, uint64_t limit) {
     header.slots = kLeastSlots;
     while (header.slots < 2 * images && header.slots < kMostSlots) header.slots *= 2;
     header.limit = std::max(limit, table_end(header.slots));
-    std::string name = path + ".XXXXXX";
-    const int made = ::mkstemp(name.data());
+    std::string name = path;
+    const int made = files::create_beside(name);
     if (made < 0) fail(path);
     header.check = hash_bytes(reinterpret_cast<const uint8_t*>(&header), kChecked);
-    bool good = write_at(made, 0, &header, sizeof header) &&
-                ::ftruncate(made, static_cast<off_t>(table_end(header.slots))) == 0 &&
-                ::fchmod(made, 0644) == 0;
-    if (good && ::link(name.c_str(), path.c_str()) != 0 && errno != EEXIST) {
-        // A file system without hard links.
-        good = ::rename(name.c_str(), path.c_str()) == 0;
-    }
+    const bool good = write_at(made, 0, &header, sizeof header) &&
+                      files::resize(made, static_cast<int64_t>(table_end(header.slots))) &&
+                      files::give_name(name, path);
     const int error = errno;
-    ::close(made);
-    ::unlink(name.c_str());
+    files::close(made);
+    files::remove(name);
     errno = error;
     if (!good) fail(path);
 }
@@ -158,16 +128,18 @@ SeekIndex::SeekIndex(const std::string& path, uint64_t images, uint64_t limit, b
     if (every != 16 && every != 32 && every != 64)
         throw std::invalid_argument("points are every 16, 32 or 64 pixels");
     bool writes = true;
-    Descriptor file(path, O_RDWR);
+    Descriptor file(path, files::Use::change);
     if (file.get() < 0 && errno == ENOENT) {
         create(path, images, limit);
-        file = Descriptor(path, O_RDWR);
+        file = Descriptor(path, files::Use::change);
     } else if (file.get() < 0) {
         writes = false;
-        file = Descriptor(path, O_RDONLY);
+        file = Descriptor(path, files::Use::read);
     }
     if (file.get() < 0) fail(path);
-    if (!is_regular(file.get())) throw std::invalid_argument(path + ": not a regular file");
+    files::About about;
+    if (!files::look(file.get(), about) || !about.is_regular)
+        throw std::invalid_argument(path + ": not a regular file");
     Header header;
     const bool whole = read_at(file.get(), 0, &header, sizeof header) == sizeof header;
     const Header wanted;
@@ -186,7 +158,7 @@ SeekIndex::SeekIndex(const std::string& path, uint64_t images, uint64_t limit, b
 
 SeekIndex::~SeekIndex() {
     flush();
-    ::close(file_);
+    files::close(file_);
 }
 
 bool SeekIndex::is_writable() const {
@@ -275,16 +247,16 @@ void SeekIndex::flush() {
 // at most a second, or, if not `waits`, leaves them for the next time. The caller holds `mutex_`.
 void SeekIndex::write_pending(bool waits) {
     if (records_.empty()) return;
-    // Opened again: flock belongs to an open file description, and that of `file_` is shared with
-    // forked children.
-    const Descriptor file(path_, O_RDWR);
-    struct stat ours, theirs;
-    if (file.get() < 0 || ::fstat(file_, &ours) != 0 || ::fstat(file.get(), &theirs) != 0 ||
-        ours.st_ino != theirs.st_ino || ours.st_dev != theirs.st_dev) {
+    // Opened again: the lock belongs to an open file description, and that of `file_` is shared
+    // with forked children.
+    const Descriptor file(path_, files::Use::change);
+    files::About ours, theirs;
+    if (file.get() < 0 || !files::look(file_, ours) || !files::look(file.get(), theirs) ||
+        ours.number != theirs.number || ours.device != theirs.device) {
         writable_ = false;  // the file was removed or replaced
         return;
     }
-    for (int tries = waits ? 100 : 1; ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;) {
+    for (int tries = waits ? 100 : 1; !files::lock(file.get());) {
         if (errno != EWOULDBLOCK && errno != EINTR) writable_ = false;
         if (!writable_ || --tries == 0) return;
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -297,13 +269,13 @@ void SeekIndex::write_pending(bool waits) {
 // Appends the pending records to the file, then writes their entries. False if the disk is full or
 // the index has reached its limit. The caller holds the lock of the file.
 bool SeekIndex::append(int file) {
-    struct stat info;
-    if (::fstat(file, &info) != 0) return false;
-    const uint64_t end = padded(std::max(static_cast<uint64_t>(info.st_size), table_end(slots_)));
+    files::About about;
+    if (!files::look(file, about)) return false;
+    const uint64_t end = padded(std::max(static_cast<uint64_t>(about.bytes), table_end(slots_)));
     if (end + pending_.size() > limit_ || end + pending_.size() >= uint64_t{8} << kOffsetBits)
         return false;
     if (!write_at(file, end, pending_.data(), pending_.size())) {
-        (void)!::ftruncate(file, static_cast<off_t>(end));
+        (void)files::resize(file, static_cast<int64_t>(end));
         return false;
     }
     std::vector<uint8_t> points;
@@ -331,8 +303,8 @@ SeekIndex::Contents SeekIndex::contents() const {
     Contents contents;
     contents.slots = slots_;
     contents.limit = limit_;
-    struct stat info;
-    if (::fstat(file_, &info) == 0) contents.bytes = static_cast<uint64_t>(info.st_blocks) * 512;
+    files::About about;
+    if (files::look(file_, about)) contents.bytes = static_cast<uint64_t>(about.on_disk);
     std::vector<uint64_t> entries(1 << 16);
     const uint64_t all = slots_ + kProbes;
     for (uint64_t at = 0; at < all; at += entries.size()) {

@@ -232,6 +232,14 @@ TierFolder::~TierFolder() {
     if (descriptor_ >= 0) ::close(descriptor_);
 }
 
+int TierFolder::open(const uint8_t* digest) const {
+    int file;
+    do {
+        file = ::openat(descriptor_, TierName(digest).text(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    } while (file < 0 && errno == EINTR);
+    return file;
+}
+
 bool find_in_tier(int file, const uint8_t* digest, TierSpan& span) {
     struct stat info;
     if (::fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) return false;

@@ -47,6 +47,9 @@ class TierFolder {
     TierFolder& operator=(const TierFolder&) = delete;
 
     int descriptor() const { return descriptor_; }
+    // Opens the file of a range for reading. Returns a descriptor, which the caller must close, or
+    // -1 with errno set.
+    int open(const uint8_t* digest) const;
 
   private:
     const int descriptor_;

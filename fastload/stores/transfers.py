@@ -339,6 +339,8 @@ def missing() -> str:
         return "" if _core().Fetcher.version() else "there is no libcurl.so.4 from 7.62 on"
     except ImportError:
         return "the native core is not built"
+    except AttributeError:
+        return "the native core fetches nothing on Windows"
 
 
 def _of_the_core(name: str, data: Data) -> int:
