@@ -86,19 +86,20 @@ class MedianJob final : public ColourJob {
 class ClaheJob final : public ColourJob {
   public:
     ClaheJob(const ColourImages& images, const ClaheTable& table)
-        : ColourJob(images), table_(table) {}
+        : ColourJob(images), table_(table), loops_(*colour_loops(can_fuse_colour()).front()) {}
 
   private:
     Outcome run(Worker& worker, int row) override {
         const double limit = table_.limits[row];
         if (limit > 0.0) {
-            equalize_tiles(at(row), images_.size, images_.channels, limit, table_.down,
+            equalize_tiles(loops_, at(row), images_.size, images_.channels, limit, table_.down,
                            table_.across, worker.scratch);
         }
         return {};
     }
 
     const ClaheTable table_;
+    const ColourLoops& loops_;
 };
 
 // A row is an image.

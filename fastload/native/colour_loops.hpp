@@ -15,6 +15,8 @@
 
 namespace fastload {
 
+struct LabTables;
+
 // Numbers from a row of `blur` to the next, for rows of so many values.
 constexpr size_t blur_pitch(size_t line) { return (line + 15) / 16 * 16; }
 
@@ -44,6 +46,15 @@ struct ColourLoops {
                      uint8_t* scratch, float* floats);
     // `side`: odd, kMostMedian at the most. `scratch`: as of convolve.
     void (*median)(int side, Size size, int channels, uint8_t* pixels, uint8_t* scratch);
+    // `count` packed RGB pixels to L*a*b* in bytes (clahe.hpp), and back.
+    void (*to_lab)(const LabTables& tables, const uint8_t* rgb, size_t count, uint8_t* lightness,
+                   uint8_t* a, uint8_t* b);
+    void (*from_lab)(const LabTables& tables, const uint8_t* lightness, const uint8_t* a,
+                     const uint8_t* b, size_t count, uint8_t* rgb);
+    // `count` values in place: the bilinear mean of what four tables of 256 make of each, those of
+    // the tiles above it, left and right, and below it. `weights`: of the right ones.
+    void (*mix_tables)(const uint8_t* const* tables, const float* weights, float below,
+                       size_t count, uint8_t* values);
     void (*add_noise)(const NoiseTable& table, int row, Size size, int channels, uint8_t* pixels);
     // As ConvertTable, `count` packed pixels of three channels.
     void (*convert)(const ConvertTable& table, const uint8_t* pixels, size_t count, float* out);

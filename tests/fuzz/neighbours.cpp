@@ -156,13 +156,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t length) {
     const auto rows = exactly(input.rows, static_cast<size_t>(input.count));
     const FilterTable filter = {kernels.get(), rows.get(), input.side};
     if (input.mode != kClahe) check_loops(input, filter);
-    const auto each = [&](uint8_t* pixels) {
+    const auto equalize = [&](const ColourLoops& loops, uint8_t* pixels) {
         const size_t bytes = input.pixels.size() / static_cast<size_t>(input.count);
         for (int row = 0; row < input.count; ++row, pixels += bytes) {
             std::vector<uint8_t> scratch;
             if (input.limits[row] > 0.0)
-                equalize_tiles(pixels, input.size, input.channels, input.limits[row], input.down,
-                               input.across, scratch);
+                equalize_tiles(loops, pixels, input.size, input.channels, input.limits[row],
+                               input.down, input.across, scratch);
         }
     };
     static Pool pool(1, "auto");
@@ -179,7 +179,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t length) {
     });
     Pixels wanted;
     if (input.mode == kClahe) {
-        wanted = in_place(input.pixels, input.offset, each);
+        const auto by = [&](const ColourLoops& loops) {
+            return in_place(input.pixels, input.offset,
+                            [&](uint8_t* pixels) { equalize(loops, pixels); });
+        };
+        wanted = by(kSeparateColour);
+        for (const ColourLoops* loops : colour_loops(true))
+            require(by(*loops) == wanted, "an instruction set differs from the plain path");
     } else {
         for (int row = 0; row < input.count; ++row) {
             const Pixels one = plain(input, row, fused);
