@@ -757,6 +757,29 @@ def test_the_core_and_numpy_make_the_same_pixels(monkeypatch: pytest.MonkeyPatch
         require_same_pixels(monkeypatch, pixels, inverse, (33, 29))
 
 
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_scales_and_shifts_along_the_axes_and_maps_that_move_nothing(
+    monkeypatch: pytest.MonkeyPatch, channels: int
+) -> None:
+    """Of nearest pixels, each column and each row is found once; more columns than are found at
+    a time among them. What is not moved is copied, if it lies in the image."""
+    if not native.available():
+        pytest.skip("the native core is not built")
+    pixels = RNG.integers(0, 256, (31, 47, channels), dtype=np.uint8)
+    maps = [(1, 0, 1, 0), (0.4, 3.2, 0.7, 5.1), (-0.8, 44, 1.7, -6), (0.02, 9, -0.5, 30)]
+    maps += [
+        (0, 20.5, 1, 0),
+        (1, 0, 1, 7),
+        (1, -60, 1, 0),
+        (1.0, 0.5, 1.0, -0.5),
+        (2, np.nan, 1, 0),
+    ]
+    for across, right, along, down in maps:
+        inverse = np.array([[across, 0, right], [0, along, down], [0, 0, 1]], dtype=np.float64)
+        for size in ((31, 47), (20, 40), (31, 60), (40, 47), (9, 1100)):
+            require_same_pixels(monkeypatch, pixels, inverse, size)
+
+
 def test_maps_whose_rows_are_outside_inside_and_outside_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -28,6 +28,8 @@ BILINEAR = v2.InterpolationMode.BILINEAR
 AFFINE = v2.RandomAffine(30, (0.2, 0.3), (0.5, 1.6), (10, 20, -10, 5), BILINEAR, fill=7)
 ZOOM = v2.RandomAffine(10, (0.3, 0.3), (3, 6), interpolation=BILINEAR, fill=99)
 NEAREST = v2.RandomAffine(30, (0.2, 0.3), (0.5, 1.6), fill=7)
+SCALED = v2.RandomAffine(0, (0.1, 0.1), (0.5, 1.5), interpolation=BILINEAR, fill=7)
+SHIFTED = v2.RandomAffine(0, (0.1, 0.1), (0.5, 1.5), fill=7)
 MIRRORED = [v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()]
 RECIPES: dict[str, list[Any]] = {
     "cut": [ZOOM, v2.CenterCrop(24), *MIRRORED],
@@ -40,6 +42,8 @@ RECIPES: dict[str, list[Any]] = {
     "over the horizon": [v2.RandomPerspective(0.95, 0.9), v2.Resize((33, 21))],
     "of its own size": [v2.RandomRotation(90, BILINEAR, expand=True), v2.Resize((50, 50))],
     "padded after": [v2.RandomRotation(20, BILINEAR), v2.RandomCrop(20, 30, padding_mode="edge")],
+    "scaled": [v2.RandomHorizontalFlip(), SCALED, v2.RandomCrop(24, pad_if_needed=True)],
+    "scaled, nearest": [v2.RandomHorizontalFlip(), SHIFTED, v2.CenterCrop(20)],
     "of colours": [v2.ColorJitter(0.5, 0.5, 0.5), AFFINE, v2.Resize((30, 40))],
 }
 

@@ -604,7 +604,8 @@ void warp_image(Input<uint8_t, 3> in, Array<uint8_t, 3> out, Input<double, 2> in
                out_size = size_in(out.shape(0), out.shape(1));
     const int channels = static_cast<int>(out.shape(2));
     WithoutGil released;
-    warp(*kernels, in.data(), in_size, out.data(), out_size, channels, inverse.data(), options);
+    warp(*kernels, in.data(), in_size, out.data(), box_of(out_size), channels, inverse.data(),
+         options);
 }
 
 void remap_image(Input<uint8_t, 3> in, Array<uint8_t, 3> out, Input<double, 2> x,

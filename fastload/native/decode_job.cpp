@@ -193,18 +193,27 @@ std::pair<int, int> bounds(const std::vector<int>& shown, int first, int count) 
     return high < 0 ? std::pair{0, 1} : std::pair{low, high - low + 1};
 }
 
-// Whether a geometry does nothing but cut a part out.
-bool only_cuts(const Geometry& geometry) {
+// Whether a geometry does nothing but cut a part out, or cut it out and mirror it.
+bool only_cuts(const Geometry& geometry, bool mirrors = false) {
     const Box& window = geometry.window;
     return copies(geometry) && window.top == 0 && window.left == 0 &&
            window.height == geometry.size.height && window.width == geometry.size.width &&
-           !geometry.mirror && !geometry.upside_down;
+           geometry.mirror == mirrors && !geometry.upside_down;
 }
 
-// Whether it shows an image of this size as it is.
-bool shows_all(const Geometry& geometry, Size image) {
-    return only_cuts(geometry) && geometry.size.height == image.height &&
-           geometry.size.width == image.width;
+// Mirrors packed pixels of 1 or 3 channels, row by row. `row`: memory to use.
+void mirror_rows(const Kernels& kernels, uint8_t* pixels, Size size, int channels,
+                 std::vector<uint8_t>& row) {
+    const size_t bytes = static_cast<size_t>(size.width) * static_cast<size_t>(channels);
+    uint8_t* const copy = grow(row, bytes);
+    for (int y = 0; y < size.height; ++y, pixels += bytes) {
+        if (channels == 1) {
+            std::reverse(pixels, pixels + bytes);
+            continue;
+        }
+        std::memcpy(copy, pixels, bytes);
+        kernels.mirror(copy, pixels, size.width);
+    }
 }
 
 // The most pixels of what a warp makes, as of another intermediate image (`resolve`).
@@ -245,12 +254,15 @@ class MemoryView {
                 !found.ok())
                 return found;
             last_.begin(later, view_.later_resample, 0, {}, view_.channels);
-            direct_ = warps_ && view_.step() == 0 && shows_all(later, shown);
+            mirrors_ = only_cuts(geometry_, true);
+            direct_ = warps_ && view_.step() == 0 && only_cuts(later);
+            shown_ = direct_ ? later.box : box_of(shown);
             const Padding padding = view_.resample.padding;
-            if (warps_ && only_cuts(geometry_)) {
-                const Box read = warped_part(between, shown, inverse());
-                needed_ = {geometry_.box.top + read.top, geometry_.box.left + read.left,
-                           read.height, read.width};
+            if (warps_ && (mirrors_ || only_cuts(geometry_))) {
+                const Box read = warped_part(between, shown_, inverse());
+                const int left = mirrors_ ? between.width - read.left - read.width : read.left;
+                needed_ = {geometry_.box.top + read.top, geometry_.box.left + left, read.height,
+                           read.width};
             } else if (!warps_ && copies(geometry_)) {
                 positions(window.top, window.height, geometry_.box.height, geometry_.upside_down,
                           padding, rows_);
@@ -284,9 +296,9 @@ class MemoryView {
         if (!view_.later) {
             feed(worker_, last_, pixels, size, needed, view_.channels);
         } else if (warps_) {
-            const Size shown = view_.warp.size_of(row_);
+            const Size shown = {shown_.height, shown_.width};
             uint8_t* const out = direct_ ? view_.at(row_) : grow(worker_.warped, bytes_of(shown));
-            warp_to(out, shown, pixels, part, needed);
+            warp_to(out, pixels, part, needed);
             if (direct_) return;
             feed(worker_, last_, out, shown, last_.needed(), view_.channels);
         } else if (copies(geometry_)) {
@@ -315,18 +327,24 @@ class MemoryView {
         first_.finish(grow(worker_.picture, bytes_of(between())));
     }
 
-    // Warps what the first geometry makes. `pixels` are those of `part`, and `needed` lies in it.
-    void warp_to(uint8_t* out, Size shown, const uint8_t* pixels, const Box& part,
-                 const Box& needed) {
-        if (only_cuts(geometry_)) {
-            const Box own = {part.top - geometry_.box.top, part.left - geometry_.box.left,
-                             part.height, part.width};
-            warp_part(worker_.kernels, pixels, own, between(), out, shown, view_.channels,
-                      inverse(), view_.warp.options);
+    // Makes what is shown of the warp of what the first geometry makes. `pixels` are those of
+    // `part`, and `needed` lies in it.
+    void warp_to(uint8_t* out, uint8_t* pixels, const Box& part, const Box& needed) {
+        const WarpOptions& options = view_.warp.options;
+        if (mirrors_ || only_cuts(geometry_)) {
+            Box own = {part.top - geometry_.box.top, part.left - geometry_.box.left, part.height,
+                       part.width};
+            if (mirrors_) {
+                own.left = between().width - own.left - own.width;
+                mirror_rows(worker_.kernels, pixels, {part.height, part.width}, view_.channels,
+                            worker_.scratch);
+            }
+            warp_part(worker_.kernels, pixels, own, between(), out, shown_, view_.channels,
+                      inverse(), options);
         } else {
             make_first(pixels, {part.height, part.width}, needed);
-            warp(worker_.kernels, worker_.picture.data(), between(), out, shown, view_.channels,
-                 inverse(), view_.warp.options);
+            warp(worker_.kernels, worker_.picture.data(), between(), out, shown_, view_.channels,
+                 inverse(), options);
         }
     }
 
@@ -378,7 +396,9 @@ class MemoryView {
     Resampler &last_, &first_;         // of the last geometry, and of the one before it
     Geometry geometry_;                // the first one
     bool warps_ = false;               // what it makes
-    bool direct_ = false;              // to the output: the last geometry changes nothing
+    bool mirrors_ = false;             // the first one cuts a part out and mirrors it
+    bool direct_ = false;              // to the output: the last geometry only cuts
+    Box shown_;                        // the part of the warp that is made
     std::vector<int> rows_, columns_;  // `positions` of its window, if it resamples nothing
     Box needed_;                       // of the image, by the geometry
     Box part_;                         // the same, and what colour operations look at
@@ -401,10 +421,11 @@ Outcome read_to_memory(Worker& worker, const std::vector<View>& views, int row, 
     const size_t bytes = static_cast<size_t>(size.height) * static_cast<size_t>(size.width) *
                          static_cast<size_t>(channels);
     Resampler& copier = worker.resampler(2 * views.size());
-    copier.begin({part, size, {0, 0, size.height, size.width}}, {}, 0, {}, channels);
+    uint8_t* const canvas = grow(worker.canvas, bytes + kWarpSlack);
+    copier.begin({part, size, box_of(size)}, {}, 0, {}, channels, canvas);
     Outcome outcome = read_upright(worker, part, stored, orientation, whole, copier);
     if (!outcome.ok()) return outcome;
-    copier.finish(grow(worker.canvas, bytes + kWarpSlack));
+    copier.finish(canvas);
     for (size_t i = 0; i < views.size(); ++i) {
         uint8_t* pixels = worker.canvas.data();
         if (i + 1 < views.size()) {  // the next views need the pixels unchanged

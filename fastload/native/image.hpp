@@ -68,6 +68,9 @@ struct Box {
     int width = 0;
 };
 
+// All of an image.
+inline Box box_of(Size size) { return {0, 0, size.height, size.width}; }
+
 // Inner loops work on whole vectors: so many bytes after the last pixel of a row may be read, and
 // in buffers between two steps overwritten.
 constexpr int kRowSlack = 64;

@@ -82,8 +82,8 @@ class JoinJob final : public Job {
                 !put.ok())
                 return put;
         }
-        warp(worker.kernels, canvas, layer.size, out, table_.size, static_cast<int>(kChannels),
-             table.inverse + 9 * picture, layer.warp);
+        warp(worker.kernels, canvas, layer.size, out, box_of(table_.size),
+             static_cast<int>(kChannels), table.inverse + 9 * picture, layer.warp);
         mirror(worker, table.flips[2 * picture], table.flips[2 * picture + 1], out);
         return {};
     }

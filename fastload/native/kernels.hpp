@@ -122,6 +122,9 @@ struct Kernels {
     void (*warp_columns)(const WarpRow& row, int first, int end, WarpColumns& columns);
     // Finds where places.count pixels of a row of a warp lie, from x on.
     void (*warp_places)(const WarpRow& row, int x, WarpPlaces& places);
+    // Finds where the pixels of the image begin that these places lie in [bytes]; -1 for places
+    // outside. Of the row, stride and channels are read.
+    void (*warp_offsets)(const WarpPlaces& places, const WarpRow& row, Size size, int32_t* offsets);
     // out = own * out + others * other, in single precision, products and sums rounded one by one,
     // then to whole numbers, halves to even: as numpy in fastload/backends/composites.py. `out` and
     // `other` do not overlap.

@@ -36,6 +36,7 @@ const Kernels FASTLOAD_KERNELS = {FASTLOAD_KERNELS_NAME,
                                   kWarpInner,
                                   kWarpColumns,
                                   warp_places,
+                                  warp_offsets,
                                   blend,
                                   kIntegers};
 

@@ -287,7 +287,10 @@ void Resampler::repeat(int count) {
 
 // The horizontal pass of a row where each column is a copy.
 void Resampler::copy(const uint8_t* row, uint8_t* out) const {
-    if (channels_ == 1) {
+    if (channels_ == 1 && columns_.contiguous) {
+        const uint8_t* const from = row + 4 * int64_t{columns_.first[0]};
+        for (int x = 0; x < columns_.count; ++x) out[x] = from[4 * int64_t{x}];
+    } else if (channels_ == 1) {
         for (int x = 0; x < columns_.count; ++x) out[x] = row[4 * int64_t{columns_.first[x]}];
     } else if (columns_.contiguous) {
         kernels_.pack(row + 4 * int64_t{columns_.first[0]}, out, columns_.count);

@@ -166,12 +166,8 @@ class PixelSampler {
 
     // Pixels side by side, at several places.
     void make(const WarpPlaces& places, uint8_t* out) const {
-        if (options_.bilinear) return make_each(places, out);
-        switch (image_.channels) {
-            case 1: return take_nearest<1>(places, out);
-            case 3: return take_nearest<3>(places, out);
-            default: return make_each(places, out);
-        }
+        for (int i = 0; i < places.count; ++i, out += image_.channels)
+            make(places.u[i], places.v[i], out);
     }
 
     void make(double u, double v, uint8_t* out) const {
@@ -199,24 +195,6 @@ class PixelSampler {
     const double low;
 
   private:
-    void make_each(const WarpPlaces& places, uint8_t* out) const {
-        for (int i = 0; i < places.count; ++i, out += image_.channels)
-            make(places.u[i], places.v[i], out);
-    }
-
-    // The same as of `make` for one place.
-    template <int kChannels>
-    void take_nearest(const WarpPlaces& places, uint8_t* out) const {
-        uint8_t fill[kChannels];
-        write_fill(fill, kChannels, options_.fill);
-        for (int i = 0; i < places.count; ++i, out += kChannels) {
-            const double u = places.u[i], v = places.v[i];
-            const bool shown = inside(u, v, 0.0, image_.size);
-            std::memcpy(out, shown ? image_.at(static_cast<int>(v), static_cast<int>(u)) : fill,
-                        kChannels);
-        }
-    }
-
     const Image image_;
     const WarpOptions& options_;
     void (*const inside_)(const uint8_t*, int64_t, const float*, Floats, uint8_t*);
@@ -237,7 +215,7 @@ struct Run {
 // step * (x + 0.5) + start, in finite numbers. Their roundings ascend or descend as well.
 class Along {
   public:
-    Along(double step, int width) : step_(step), inverse_(1.0 / step), width_(width) {}
+    Along(double step, Run all) : step_(step), inverse_(1.0 / step), all_(all) {}
 
     // The pixels that lie at `low` or beyond, and before `high`.
     Run within(double start, double low, double high) const {
@@ -255,24 +233,25 @@ class Along {
         };
         // Nearly there, unless rounding has made all places equal.
         const double guess = (bound - start) * inverse_ - 0.5;
-        int x = guess > 0.0 ? (guess < width_ ? static_cast<int>(guess) : width_) : 0;
-        while (x > 0 && passed(x - 1)) --x;
-        while (x < width_ && !passed(x)) ++x;
+        int x = guess > all_.first ? (guess < all_.end ? static_cast<int>(guess) : all_.end)
+                                   : all_.first;
+        while (x > all_.first && passed(x - 1)) --x;
+        while (x < all_.end && !passed(x)) ++x;
         return x;
     }
 
     const double step_, inverse_;
-    const int width_;
+    const Run all_;
 };
 
-// The rows of a warp, one by one.
+// The rows of a warp, one by one: their pixels `shown`.
 class RowMaker {
   public:
-    RowMaker(const Kernels& kernels, const Image& image, int width, const double* m,
+    RowMaker(const Kernels& kernels, const Image& image, Run shown, const double* m,
              const WarpOptions& options)
         : kernels_(kernels),
           image_(image),
-          width_(width),
+          all_(shown),
           options_(options),
           sampler_(image, options),
           row_{image.pixels, image.stride, image.channels, sampler_.most_x, sampler_.most_y, m, 0.0,
@@ -280,8 +259,8 @@ class RowMaker {
           in_vectors_(kernels.warp_inner != nullptr && options.bilinear && image.channels >= 3 &&
                       image.stride * image.size.height <= INT32_MAX),
           affine_(m[6] == 0.0 && m[7] == 0.0 && m[8] == 1.0),
-          across_(m[0], width),
-          down_(m[3], width) {
+          across_(m[0], shown),
+          down_(m[3], shown) {
         for (size_t i = 0; i < sizeof fill_; i += static_cast<size_t>(image.channels))
             write_fill(fill_ + i, image.channels, options.fill);
         if (!in_vectors_ || !affine_ || kernels.warp_columns == nullptr) return;
@@ -311,7 +290,7 @@ class RowMaker {
         const double low = sampler_.low;
         const Run shown = across_.within(row_.u, low, image_.size.width - low)
                               .and_of(down_.within(row_.v, low, image_.size.height - low));
-        fill(0, shown.first, out);
+        fill(all_.first, shown.first, out);
         int x = shown.first;
         if (in_vectors_) {
             const Run inner = columns().and_of(down_.within(row_.v, 0.5, sampler_.most_y + 1.5));
@@ -322,18 +301,18 @@ class RowMaker {
             }
         }
         one_by_one(x, shown.end, out);
-        fill(shown.end, width_, out);
+        fill(shown.end, all_.end, out);
     }
 
     void make_any(uint8_t* out) const {
         // The pixel at which vectors are tried next.
-        int next = in_vectors_ && !affine_ ? 0 : width_;
-        for (int x = 0; x < width_;) {
+        int next = in_vectors_ && !affine_ ? all_.first : all_.end;
+        for (int x = all_.first; x < all_.end;) {
             if (x == next) {
-                x += kernels_.warp_inner(row_, x, width_, at(out, x));
+                x += kernels_.warp_inner(row_, x, all_.end, at(out, x));
                 next = x + kRetryAfter;
             }
-            const int end = std::min(next, width_);
+            const int end = std::min(next, all_.end);
             one_by_one(x, end, out);
             x = end;
         }
@@ -359,11 +338,13 @@ class RowMaker {
         }
     }
 
-    uint8_t* at(uint8_t* out, int x) const { return out + int64_t{x} * image_.channels; }
+    uint8_t* at(uint8_t* out, int x) const {
+        return out + int64_t{x - all_.first} * image_.channels;
+    }
 
     const Kernels& kernels_;
     const Image& image_;
-    const int width_;
+    const Run all_;
     const WarpOptions& options_;
     const PixelSampler sampler_;
     WarpRow row_;
@@ -373,11 +354,131 @@ class RowMaker {
     WarpColumns columns_;
 };
 
-void warp_image(const Kernels& kernels, const Image& image, uint8_t* out, Size out_size,
+// Whether a map changes nothing but how much of the image is shown; then this is copied. (Of
+// bilinear, too: with one weight of 1 and three of 0, sums are within a rounding of their pixel.)
+bool copy_unmoved(const Image& image, uint8_t* out, const Box& shown, const double* m) {
+    static constexpr double kUnmoved[9] = {1, 0, 0, 0, 1, 0, 0, 0, 1};
+    if (!std::equal(m, m + 9, kUnmoved) || shown.top + shown.height > image.size.height ||
+        shown.left + shown.width > image.size.width)
+        return false;
+    const size_t line = static_cast<size_t>(shown.width) * static_cast<size_t>(image.channels);
+    for (int y = 0; y < shown.height; ++y, out += line)
+        std::memcpy(out, image.at(shown.top + y, shown.left), line);
+    return true;
+}
+
+// Warps that take the nearest pixel, of kChannels channels.
+template <int kChannels>
+class NearestPixels {
+  public:
+    NearestPixels(const Kernels& kernels, const Image& image, uint8_t* out, const Box& shown,
+                  const double* m, const WarpOptions& options)
+        : kernels_(kernels), image_(image), out_(out), shown_(shown), m_(m) {
+        write_fill(fill_, kChannels, options.fill);
+    }
+
+    void make() const {
+        // Each column shows one column of the image, and each row one row: all numbers are those
+        // of `make_any`, as what is multiplied by 0 is finite.
+        const bool level =
+            m_[1] == 0.0 && m_[3] == 0.0 && m_[6] == 0.0 && m_[7] == 0.0 && m_[8] == 1.0;
+        level ? make_level() : make_any();
+    }
+
+  private:
+    void make_any() const {
+        WarpRow row = {};
+        row.stride = image_.stride;
+        row.channels = kChannels;
+        row.m = m_;
+        WarpPlaces places;
+        int32_t at[WarpPlaces::kMost];
+        uint8_t* out = out_;
+        const int right = shown_.left + shown_.width;
+        for (int y = 0; y < shown_.height; ++y) {
+            const double down = (shown_.top + y) + 0.5;
+            row.u = m_[1] * down + m_[2];
+            row.v = m_[4] * down + m_[5];
+            row.w = m_[7] * down + m_[8];
+            for (int x = shown_.left; x < right; x += places.count) {
+                places.count = std::min(right - x, static_cast<int>(WarpPlaces::kMost));
+                kernels_.warp_places(row, x, places);
+                kernels_.warp_offsets(places, row, image_.size, at);
+                for (int i = 0; i < places.count; ++i, out += kChannels)
+                    std::memcpy(out, at[i] < 0 ? fill_ : image_.pixels + at[i], kChannels);
+            }
+        }
+    }
+
+    void make_level() const {
+        constexpr int kAtOnce = 1024;
+        int32_t at[kAtOnce];
+        for (int left = 0; left < shown_.width; left += kAtOnce) {
+            const int count = std::min(shown_.width - left, kAtOnce);
+            // Places ascend or descend with the columns, as do their roundings: those in the image
+            // lie side by side.
+            int first = count, end = 0;
+            for (int i = 0; i < count; ++i) {
+                const double u =
+                    m_[0] * (static_cast<double>(shown_.left + left + i) + 0.5) + m_[2];
+                if (!inside(u, 0.0, 0.0, image_.size)) continue;
+                at[i] = static_cast<int32_t>(u);
+                first = std::min(first, i);
+                end = i + 1;
+            }
+            make_columns(left, count, at, first, end);
+        }
+    }
+
+    // `count` columns, the first of which is the one of this number that is shown. Of them those
+    // from `first` to `end` show columns `at` of the image, and the others the fill.
+    void make_columns(int number, int count, const int32_t* at, int first, int end) const {
+        const int64_t stride = int64_t{shown_.width} * kChannels;
+        uint8_t* out = out_ + int64_t{number} * kChannels;
+        int above = -1;  // which row of the image the one above shows; -1: none
+        for (int y = 0; y < shown_.height; ++y, out += stride) {
+            const double v = m_[4] * ((shown_.top + y) + 0.5) + m_[5];
+            const bool in_image = end > 0 && inside(0.0, v, 0.0, image_.size);
+            const int row = in_image ? static_cast<int>(v) : -1;
+            if (in_image && row == above) {
+                std::memcpy(out, out - stride, static_cast<size_t>(count) * kChannels);
+                continue;
+            }
+            above = row;
+            fill(out, 0, in_image ? first : count);
+            if (!in_image) continue;
+            const uint8_t* const from = image_.at(row, 0);
+            for (int i = first; i < end; ++i)
+                std::memcpy(out + i * kChannels, from + int64_t{at[i]} * kChannels, kChannels);
+            fill(out, end, count);
+        }
+    }
+
+    void fill(uint8_t* out, int first, int end) const {
+        for (int i = first; i < end; ++i) std::memcpy(out + i * kChannels, fill_, kChannels);
+    }
+
+    const Kernels& kernels_;
+    const Image image_;
+    uint8_t* const out_;
+    const Box shown_;
+    const double* const m_;
+    uint8_t fill_[kChannels];
+};
+
+void warp_image(const Kernels& kernels, const Image& image, uint8_t* out, const Box& shown,
                 const double m[9], const WarpOptions& options) {
-    RowMaker rows(kernels, image, out_size.width, m, options);
-    const int64_t stride = int64_t{out_size.width} * image.channels;
-    for (int y = 0; y < out_size.height; ++y, out += stride) rows.make(y, out);
+    const int channels = image.channels;
+    if (copy_unmoved(image, out, shown, m)) return;
+    if (!options.bilinear && (channels == 1 || channels == 3) &&
+        image.stride * image.size.height <= INT32_MAX) {
+        channels == 1 ? NearestPixels<1>(kernels, image, out, shown, m, options).make()
+                      : NearestPixels<3>(kernels, image, out, shown, m, options).make();
+        return;
+    }
+    RowMaker rows(kernels, image, {shown.left, shown.left + shown.width}, m, options);
+    const int64_t stride = int64_t{shown.width} * channels;
+    for (int y = 0; y < shown.height; ++y, out += stride) rows.make(shown.top + y, out);
 }
 
 }  // namespace
@@ -389,19 +490,19 @@ void remap(const uint8_t* in, Size in_size, uint8_t* out, Size out_size, int cha
     for (int64_t i = 0; i < count; ++i, out += channels) sampler.make(x[i], y[i], out);
 }
 
-void warp(const Kernels& kernels, const uint8_t* in, Size in_size, uint8_t* out, Size out_size,
+void warp(const Kernels& kernels, const uint8_t* in, Size in_size, uint8_t* out, const Box& shown,
           int channels, const double inverse[9], const WarpOptions& options) {
-    warp_image(kernels, packed(in, in_size, channels), out, out_size, inverse, options);
+    warp_image(kernels, packed(in, in_size, channels), out, shown, inverse, options);
 }
 
-Box warped_part(Size in_size, Size out_size, const double m[9]) {
+Box warped_part(Size in_size, const Box& shown, const double m[9]) {
     // A rectangle is convex, and so is what a projective map makes of it where no w is 0: the
     // centres of the outermost pixels are the bounds.
     constexpr double kMost = 1 << 30;
     double low[2] = {kMost, kMost}, high[2] = {-kMost, -kMost};  // of v, u
     for (int corner = 0; corner < 4; ++corner) {
-        const double x = corner & 1 ? out_size.width - 0.5 : 0.5,
-                     y = corner & 2 ? out_size.height - 0.5 : 0.5;
+        const double x = shown.left + (corner & 1 ? shown.width - 0.5 : 0.5),
+                     y = shown.top + (corner & 2 ? shown.height - 0.5 : 0.5);
         const double w = m[6] * x + m[7] * y + m[8];
         const double place[2] = {(m[3] * x + m[4] * y + m[5]) / w,
                                  (m[0] * x + m[1] * y + m[2]) / w};
@@ -425,14 +526,14 @@ Box warped_part(Size in_size, Size out_size, const double m[9]) {
 }
 
 void warp_part(const Kernels& kernels, const uint8_t* pixels, const Box& part, Size in_size,
-               uint8_t* out, Size out_size, int channels, const double inverse[9],
+               uint8_t* out, const Box& shown, int channels, const double inverse[9],
                const WarpOptions& options) {
     const int64_t stride = int64_t{part.width} * channels;
     // As a number: there need not be any memory where the first pixel would be.
     const auto first = reinterpret_cast<uintptr_t>(pixels) -
                        static_cast<uintptr_t>(stride * part.top + int64_t{part.left} * channels);
     const Image image = {reinterpret_cast<const uint8_t*>(first), in_size, channels, stride};
-    warp_image(kernels, image, out, out_size, inverse, options);
+    warp_image(kernels, image, out, shown, inverse, options);
 }
 
 }  // namespace fastload

@@ -36,6 +36,20 @@ void warp_places(const WarpRow& row, int x, WarpPlaces& places) {
     }
 }
 
+// As Kernels::warp_offsets.
+void warp_offsets(const WarpPlaces& places, const WarpRow& row, Size size, int32_t* offsets) {
+    const double width = size.width, height = size.height;
+    const auto stride = static_cast<int32_t>(row.stride);
+    const int32_t channels = row.channels;
+    for (int i = 0; i < places.count; ++i) {
+        const double u = places.u[i], v = places.v[i];
+        const bool shown = (u >= 0.0) & (v >= 0.0) & (u < width) & (v < height);
+        const double x = shown ? u : 0.0, y = shown ? v : 0.0;
+        const int32_t at = static_cast<int32_t>(y) * stride + static_cast<int32_t>(x) * channels;
+        offsets[i] = shown ? at : -1;
+    }
+}
+
 #if !defined(FASTLOAD_SIMD_PORTABLE) && defined(__AVX2__)
 
 // The eight bytes at each of two offsets.

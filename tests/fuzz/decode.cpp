@@ -220,7 +220,7 @@ void compare_chains(Worker (&workers)[3], const std::vector<uint8_t>& file,
         std::vector<uint8_t> warped(static_cast<size_t>(made.height) *
                                     static_cast<size_t>(made.width) *
                                     static_cast<size_t>(channels));
-        warp(kPlainKernels, first.data(), between, warped.data(), made, channels, inverse,
+        warp(kPlainKernels, first.data(), between, warped.data(), box_of(made), channels, inverse,
              chained.warp.options);
         first = std::move(warped);
         between = made;

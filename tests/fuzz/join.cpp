@@ -160,7 +160,7 @@ bool on_canvas(Worker& worker, const Input& input, int64_t picture, Pixels& turn
         }
     }
     Pixels warped(turned.size());
-    warp(kPlainKernels, paper.data(), canvas, warped.data(), size, 3,
+    warp(kPlainKernels, paper.data(), canvas, warped.data(), box_of(size), 3,
          table.canvas.inverse + 9 * picture, layer.warp);
     const bool* flips = table.canvas.flips + 2 * picture;
     for (int y = 0; y < size.height; ++y) {

@@ -4,8 +4,10 @@
 //
 // Image and output lie in heap memory of exactly the size that they have. What must hold, besides
 // that memory is in order: all instruction sets make the same pixels; what takes the nearest pixel
-// makes pixels of the image, or the fill; a map that moves nothing changes nothing; and the places
-// that a map has, one by one, make its pixels; and so does the part of the image that is read.
+// makes pixels of the image, or the fill; a map that moves nothing changes nothing; the places that
+// a map has, one by one, make its pixels, and so does the part of the image that is read; and a
+// part of the output has the pixels that it has in all of it, of the part of the image that it
+// reads.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -55,35 +57,48 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (kind & 1) inverse[6] = inverse[7] = 0.0, inverse[8] = 1.0;
     if (kind & 2) inverse[3] = 0.0;  // rows stay rows
     if (kind & 4) inverse[1] = 0.0;  // and columns columns
-    warp(kPlainKernels, in.get(), in_size, out.get(), out_size, channels, inverse, options);
+    const Box all = box_of(out_size);
+    warp(kPlainKernels, in.get(), in_size, out.get(), all, channels, inverse, options);
     const size_t bytes = made * static_cast<size_t>(channels);
     for (const char* name : {"sse4.1", "avx2", "avx512", "neon"}) {
         const Kernels* const kernels = find_kernels(name);
         if (kernels == nullptr) continue;
         const std::unique_ptr<uint8_t[]> other(new uint8_t[bytes]);
-        warp(*kernels, in.get(), in_size, other.get(), out_size, channels, inverse, options);
+        warp(*kernels, in.get(), in_size, other.get(), all, channels, inverse, options);
         require(std::equal(out.get(), out.get() + bytes, other.get()), name);
     }
-    // No more in memory than is read.
-    const Box part = warped_part(in_size, out_size, inverse);
-    require(part.height > 0 && part.width > 0 && part.top >= 0 && part.left >= 0 &&
-                part.top + part.height <= in_size.height && part.left + part.width <= in_size.width,
-            "a part that is none");
-    const size_t line = static_cast<size_t>(part.width) * static_cast<size_t>(channels);
-    const size_t cut = line * static_cast<size_t>(part.height);
-    const std::unique_ptr<uint8_t[]> seen(new uint8_t[cut + kWarpSlack]);
-    std::fill_n(seen.get() + cut, kWarpSlack, uint8_t{0x5a});
-    for (int y = 0; y < part.height; ++y) {
-        const int64_t at = int64_t{part.top + y} * in_size.width + part.left;
-        std::memcpy(seen.get() + line * static_cast<size_t>(y), in.get() + at * channels, line);
-    }
-    for (const char* name : {"plain", "sse4.1", "avx2", "avx512", "neon"}) {
-        const Kernels* const kernels = find_kernels(name);
-        if (kernels == nullptr) continue;
-        const std::unique_ptr<uint8_t[]> other(new uint8_t[bytes]);
-        warp_part(*kernels, seen.get(), part, in_size, other.get(), out_size, channels, inverse,
-                  options);
-        require(std::equal(out.get(), out.get() + bytes, other.get()), "of a part");
+    // No more in memory than is read, for all of the output and for a part of it.
+    const int top = choices.byte() % out_size.height, left = choices.byte() % out_size.width;
+    const Box some = {top, left, 1 + choices.byte() % (out_size.height - top),
+                      1 + choices.byte() % (out_size.width - left)};
+    for (const Box& shown : {all, some}) {
+        const Box part = warped_part(in_size, shown, inverse);
+        require(part.height > 0 && part.width > 0 && part.top >= 0 && part.left >= 0 &&
+                    part.top + part.height <= in_size.height &&
+                    part.left + part.width <= in_size.width,
+                "a part that is none");
+        const size_t line = static_cast<size_t>(part.width) * static_cast<size_t>(channels);
+        const size_t cut = line * static_cast<size_t>(part.height);
+        const std::unique_ptr<uint8_t[]> seen(new uint8_t[cut + kWarpSlack]);
+        std::fill_n(seen.get() + cut, kWarpSlack, uint8_t{0x5a});
+        for (int y = 0; y < part.height; ++y) {
+            const int64_t at = int64_t{part.top + y} * in_size.width + part.left;
+            std::memcpy(seen.get() + line * static_cast<size_t>(y), in.get() + at * channels, line);
+        }
+        const size_t row = static_cast<size_t>(shown.width) * static_cast<size_t>(channels);
+        for (const char* name : {"plain", "sse4.1", "avx2", "avx512", "neon"}) {
+            const Kernels* const kernels = find_kernels(name);
+            if (kernels == nullptr) continue;
+            const std::unique_ptr<uint8_t[]> other(
+                new uint8_t[row * static_cast<size_t>(shown.height)]);
+            warp_part(*kernels, seen.get(), part, in_size, other.get(), shown, channels, inverse,
+                      options);
+            for (int y = 0; y < shown.height; ++y) {
+                const int64_t at = int64_t{shown.top + y} * out_size.width + shown.left;
+                const uint8_t* const found = other.get() + row * static_cast<size_t>(y);
+                require(std::equal(found, found + row, out.get() + at * channels), "of a part");
+            }
+        }
     }
     // The places one by one, in memory of exactly their size.
     std::vector<double> across, down;
@@ -113,7 +128,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     const double nothing[9] = {1, 0, 0, 0, 1, 0, 0, 0, 1};
     const std::unique_ptr<uint8_t[]> same(new uint8_t[image.size()]);
-    warp(*find_kernels("auto"), in.get(), in_size, same.get(), in_size, channels, nothing, options);
+    warp(*find_kernels("auto"), in.get(), in_size, same.get(), box_of(in_size), channels, nothing,
+         options);
     require(std::equal(image.begin(), image.end(), same.get()), "moved by nothing");
     return 0;
 }
