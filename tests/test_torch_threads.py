@@ -346,7 +346,8 @@ def test_threads_need_a_key_of_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="threads=False"):
         batches(Noisy(), num_workers=2, threads=True)
     monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
-    assert "cannot give each" in str(batches(Noisy(), num_workers=2)[1])
+    with fastload.create_loader(Noisy(), 4, backend="torch", num_workers=2) as loader:
+        assert "cannot give each" in str(loader.explain())
 
 
 def test_what_draws_nothing_is_left_alone() -> None:
