@@ -162,8 +162,8 @@ def _fill_with_noise(
         else:
             described[:, 0] = first
             described[:, 2:] = 1, 1, 0, 1
-        noise = box_normals(keys[rows], described)
-        for sample, filling in zip(rows.tolist(), noise, strict=True):
+        fillings = box_normals(keys[rows], described)
+        for sample, filling in zip(rows.tolist(), fillings, strict=True):
             above, beside, lines, columns = boxes[sample].tolist()
             filling = filling if images.is_floating_point() else filling.to(torch.int32)
             images[sample, :, above : above + lines, beside : beside + columns] = filling
