@@ -431,24 +431,23 @@ int warp_level(const WarpRow& row, int x, int end, uint8_t* out) {
     const WarpColumns* const columns = row.columns;
     const int known =
         columns != nullptr && x == columns->first && end == columns->end ? columns->count : 0;
-    for (int n = 0, at = x;; ++n) {
-        uint8_t* const to = out + 3 * (at - x);
-        if (n < known) {
-            make(*reinterpret_cast<const LevelBlock*>(columns->blocks +
-                                                      n * WarpColumns::kBlockBytes),
-                 to);
-        } else {
-            LevelBlock block;
-            if (!block.set(row, at)) {
-                warp_some<3, kFades, true>(row, at, end, to);
-                break;
-            }
-            make(block, to);
-        }
-        if (at == last) break;
-        at = at + Ops::kCount < last ? at + Ops::kCount : last;
+    // The last block begins where it ends at `end`: some pixels are made twice.
+    const auto next = [last](int at) { return at + Ops::kCount < last ? at + Ops::kCount : last; };
+    int at = x;
+    for (int n = 0; n < known; ++n, at = next(at)) {
+        const unsigned char* const block = columns->blocks + n * WarpColumns::kBlockBytes;
+        make(*reinterpret_cast<const LevelBlock*>(block), out + 3 * (at - x));
+        if (at == last) return end - x;
     }
-    return end - x;
+    for (;; at = next(at)) {
+        LevelBlock block;
+        if (!block.set(row, at)) {
+            warp_some<3, kFades, true>(row, at, end, out + 3 * (at - x));
+            return end - x;
+        }
+        make(block, out + 3 * (at - x));
+        if (at == last) return end - x;
+    }
 }
 
 // Whether `warp_level` may be used: 3 channels, output rows show rows of the image, and a row is at
