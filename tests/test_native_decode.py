@@ -4,6 +4,7 @@ each other."""
 from __future__ import annotations
 
 import io
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -276,6 +277,35 @@ def test_files_and_byte_ranges(pool: Any, tmp_path: Any) -> None:
     taken = Geometry(placed.box[rows], placed.size[rows], placed.window[rows], placed.flip[rows])
     assert pool.decode_batch(table.take(rows), geometry=taken, out=some).wait() == []
     np.testing.assert_array_equal(some, outs[2][rows])
+
+
+@pytest.mark.parametrize("metadata", [0, 9_000, 16_300, 16_384, 20_000, 64_900, 65_500, 300_000])
+def test_headers_of_files_are_those_of_their_bytes(pool: Any, tmp_path: Any, metadata: int) -> None:
+    """Of files so much is read as has the header: less than is asked for at first, or more."""
+    plain = images.jpeg(images.photo(300, 400), quality=95, orientation=6)
+    more = bytearray()
+    while len(more) < metadata:  # comments, before the EXIF data
+        size = min(metadata - len(more) + 4, 65_000)
+        more += b"\xff\xfe" + size.to_bytes(2, "big") + bytes(size - 2)
+    png = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x112] = 6
+    noise = np.random.default_rng(metadata).integers(0, 256, (40 + metadata // 600, 200, 3))
+    Image.fromarray(noise.astype(np.uint8)).save(png, "PNG")
+    pixels, end = png.getvalue()[:-12], png.getvalue()[-12:]
+    chunk = b"eXIf" + exif.tobytes()[6:]
+    after = len(chunk[4:]).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
+    data = [plain[:2] + bytes(more) + plain[2:], pixels + after + end, plain[:150], b""]
+    for row, content in enumerate(data):
+        (tmp_path / str(row)).write_bytes(content)
+    files = PathTable.of([str(row) for row in range(4)], root=str(tmp_path))
+    headers, failures = pool.read_headers(files)
+    whole, reasons = pool.read_headers(data)
+    assert whole[0].tolist() == [300, 400, 3, 6, 0, 0]
+    assert headers[0].tolist() == whole[0].tolist()
+    assert headers[1].tolist() == whole[1].tolist()
+    assert whole[1][3] == 6
+    assert [failure.row for failure in failures] == [failure.row for failure in reasons] == [2, 3]
 
 
 def test_headers(pool: Any) -> None:

@@ -10,9 +10,10 @@
 namespace fastload {
 namespace {
 
-// How many bytes of a file are read for its header at first: enough for nearly every file, metadata
-// included.
-constexpr int64_t kHeaderBytes = 64 << 10;
+// How many bytes of a file are read for its header: enough for most JPEGs; then for nearly all,
+// thumbnails in their metadata included. Of other formats all is read: they are damaged without
+// their end.
+constexpr int64_t kHeaderBytes[] = {16 << 10, 64 << 10, INT64_MAX};
 
 // How to turn an image upright, by its EXIF orientation (1 to 8). Pixel (y, x) of the upright image
 // is stored in row y and column x, or row x and column y if `swapped`; rows or columns are counted
@@ -445,14 +446,7 @@ class HeaderJob final : public Job {
 
   private:
     Outcome run(Worker& worker, int row) override {
-        Bytes bytes;
-        if (Outcome read = images_->get(row, worker.bytes, bytes, kHeaderBytes); !read.ok())
-            return read;
-        Outcome outcome = worker.decoder.open(bytes.data, bytes.size, limits_);
-        if (outcome.status == Status::damaged && bytes.size == static_cast<size_t>(kHeaderBytes)) {
-            if (Outcome read = images_->get(row, worker.bytes, bytes); !read.ok()) return read;
-            outcome = worker.decoder.open(bytes.data, bytes.size, limits_);
-        }
+        const Outcome outcome = open(worker, row);
         if (!outcome.ok()) return outcome;
         const ImageHeader& header = worker.decoder.header();
         const int orientation = worker.decoder.orientation();
@@ -462,6 +456,19 @@ class HeaderJob final : public Job {
                                                 header.progressive, header.odd};
         std::copy(values, values + kHeaderColumns, out_ + kHeaderColumns * int64_t{row});
         return {};
+    }
+
+    Outcome open(Worker& worker, int row) {
+        Outcome outcome;
+        for (const int64_t most : kHeaderBytes) {
+            Bytes bytes;
+            if (Outcome read = images_->get(row, worker.bytes, bytes, most); !read.ok())
+                return read;
+            outcome = worker.decoder.open(bytes.data, bytes.size, limits_);
+            const bool is_cut = static_cast<int64_t>(bytes.size) == most;
+            if (!is_cut || outcome.status != Status::damaged) break;
+        }
+        return outcome;
     }
 
     void blank(int row) noexcept override {

@@ -86,8 +86,7 @@ void Taps::weigh_interpolated(const AxisRequest& request, int support, Function 
     stride_ = 2 * support;
     exact_.assign(static_cast<size_t>(request.output) * stride_, 0.0);
     for (int i = 0; i < request.output; ++i) {
-        double position = scale * (i + 0.5) - 0.5;
-        if (support == 1) position = std::max(position, 0.0);
+        const double position = scale * (i + 0.5) - 0.5;
         const int index = std::min(static_cast<int>(std::floor(position)), request.input - 1);
         const double lambda = std::clamp(position - index, 0.0, 1.0);
         const int unbound_low = index - support + 1;
@@ -102,6 +101,25 @@ void Taps::weigh_interpolated(const AxisRequest& request, int support, Function 
         for (int j = 0; j < taps; ++j) largest_ = std::max(largest_, row[j]);
         begin_[i] = low;
         size_[i] = taps;
+    }
+}
+
+// As `weigh_interpolated` with `triangle`, of the two nearest pixels.
+void Taps::weigh_linear(const AxisRequest& request) {
+    const double scale = request.extent / request.output;
+    stride_ = 2;
+    exact_.resize(static_cast<size_t>(request.output) * 2);
+    for (int i = 0; i < request.output; ++i) {
+        const double position = std::max(scale * (i + 0.5) - 0.5, 0.0);
+        const int index = std::min(static_cast<int>(position), request.input - 1);
+        const double near = 1.0 - std::min(position - index, 1.0), far = 1.0 - near;
+        const bool both = index + 1 < request.input;
+        double* const row = exact_.data() + static_cast<size_t>(i) * 2;
+        row[0] = both ? near : near + far;
+        row[1] = far;
+        largest_ = std::max({largest_, row[0], both ? far : 0.0});
+        begin_[i] = index;
+        size_[i] = both ? 2 : 1;
     }
 }
 
@@ -141,7 +159,7 @@ void Taps::weigh(const AxisRequest& request, const ResampleOptions& options) {
     } else if (options.antialias) {
         weigh_antialiased(request, 1, triangle);
     } else {
-        weigh_interpolated(request, 1, triangle);
+        weigh_linear(request);
     }
     int longest = 0;
     for (int i = 0; i < count; ++i) {

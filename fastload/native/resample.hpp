@@ -87,6 +87,7 @@ class Taps {
     void weigh_antialiased(const AxisRequest& request, int support, Function function);
     template <typename Function>
     void weigh_interpolated(const AxisRequest& request, int support, Function function);
+    void weigh_linear(const AxisRequest& request);
 
     std::vector<int32_t> grid_;  // of each position of the window: the one in the resampled box
     // Of all positions of the resampled box: weights, `stride_` for each; the first input, and how
