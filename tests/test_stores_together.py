@@ -9,6 +9,7 @@ import shutil
 import tarfile
 import threading
 import zipfile
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -507,16 +508,19 @@ def test_as_many_groups_are_kept_as_may_be(counted: Counted) -> None:
     assert [bytes(data) for data in together.views(0, rows)] == counted.right(rows)
 
 
+def with_version(counted: Counted) -> Callable[[Any], list[Range]]:
+    """Its ranges, of a version that is known: those that the tier keeps."""
+    version = stores.noted("s3://bucket/x")
+    assert version
+    return lambda rows: [each._replace(version=version) for each in counted.of(rows)]
+
+
 def test_what_the_tier_has_is_left_to_it(
     counted: Counted, monkeypatch: pytest.MonkeyPatch, own_cache: Path
 ) -> None:
     monkeypatch.setenv("FASTLOAD_TIER_SIZE", "1GB")
 
-    def of(rows: Any) -> list[Range]:
-        return [each._replace(version=version) for each in counted.of(rows)]
-
-    version = stores.noted("s3://bucket/x")
-    assert version
+    of = with_version(counted)
     stores.read_views(of(np.array([1, 2])))
     kept = tier()
     assert kept is not None
@@ -536,10 +540,7 @@ def test_who_begins_a_group_beside_others_in_memory_is_looked_for_when_it_is_rea
 ) -> None:
     monkeypatch.setenv("FASTLOAD_TIER_SIZE", "1GB")
 
-    def of(rows: Any) -> list[Range]:
-        return [each._replace(version=version) for each in counted.of(rows)]
-
-    version = stores.noted("s3://bucket/x")
+    of = with_version(counted)
     digests = stores.Digests(40, of)
     if digests.look(np.array([39])) is None:
         pytest.skip("the native core does not read the tier")

@@ -37,7 +37,7 @@ class Gathered:
         return self._row(None, item)
 
     def _row(self, place: Any, value: Any) -> Any:
-        if (
+        if (  # of more dimensions torch may give a stack the strides of its parts
             type(value) is not torch.Tensor
             or value.layout != torch.strided
             or value.device.type != "cpu"

@@ -38,8 +38,8 @@ int create_beside(std::string& path);
 bool give_name(const std::string& path, const std::string& name);
 void remove(const std::string& path) noexcept;
 
-// Takes the lock that only one has at a time, of all processes that opened the file for themselves,
-// until it is closed. False, with EWOULDBLOCK, where another one has it.
+// Takes the lock of a file, which is held until the file is closed. False, with EWOULDBLOCK, where
+// it is held by a file of another call of `open`, of this process or another.
 bool lock(int file);
 
 }  // namespace fastload::files

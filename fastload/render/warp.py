@@ -115,7 +115,10 @@ def warp_batch(
 ) -> torch.Tensor:
     """(B, C, h, w): a batch of images of one size, of any dtype, on its device; all outputs are of
     one size. Sums of floating-point numbers are in float32. By the native core where it can, as
-    `remap_batch`."""
+    `remap_batch`.
+
+    `out`: memory other than that of `pixels`, in which the core may make them; else they are in new
+    memory."""
     if not len(pixels):
         return pixels
     size = [int(n) for n in warp.size[0]]

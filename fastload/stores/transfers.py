@@ -336,11 +336,12 @@ class _Call:
 def missing() -> str:
     """Why the core cannot fetch, or nothing: it is not built, or there is no libcurl."""
     try:
-        return "" if _core().Fetcher.version() else "there is no libcurl.so.4 from 7.62 on"
+        core = _core()
     except ImportError:
         return "the native core is not built"
-    except AttributeError:
-        return "the native core fetches nothing on Windows"
+    if not hasattr(core, "Fetcher"):  # on Windows
+        return "the native core here has nothing that fetches"
+    return "" if core.Fetcher.version() else "there is no libcurl.so.4 from 7.62 on"
 
 
 def _of_the_core(name: str, data: Data) -> int:
