@@ -11,7 +11,8 @@ namespace {
 // As `blend` with weights of a half each, without floats: YOLOX blends so.
 void blend_halves(uint8_t* __restrict__ out, const uint8_t* __restrict__ other, size_t bytes) {
     for (size_t i = 0; i < bytes; ++i) {
-        // Of a half, that is rounded up; if it becomes odd so, the even number is one less.
+        // The mean, rounded up. If it lies halfway (the lowest bits differ) and this is odd, the
+        // even number is one less.
         const auto up = static_cast<uint8_t>((out[i] + other[i] + 1) >> 1);
         out[i] = static_cast<uint8_t>(up - ((out[i] ^ other[i]) & up & 1));
     }
