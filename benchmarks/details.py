@@ -149,13 +149,14 @@ def draft(folder: Path) -> Iterator[Entry]:
             }
         return Taker(of_loader(made(draft=draft)), 12, metrics=metrics)
 
+    ways: list[tuple[str, bool, Path | Literal[False]]] = [
+        ("exact", False, False),
+        ("draft", True, False),
+        ("exact, seek index", False, index),
+        ("draft, seek index", True, index),
+    ]
     for mode, area in (("whole images", (1.0, 1.0)), ("crops of 8% to 100%", (0.08, 1.0))):
-        for name, reduced, points in (
-            ("exact", False, False),
-            ("draft", True, False),
-            ("exact, seek index", False, index),
-            ("draft, seek index", True, index),
-        ):
+        for name, reduced, points in ways:
             yield Entry(name, mode, {}, partial(opened, area, reduced, points))
 
 
@@ -199,6 +200,9 @@ def small() -> Iterator[Entry]:
             for rows in torch.randperm(SAMPLES)[: SAMPLES // size * size].split(size):
                 yield pixels[rows].to(torch.float32).div_(255).sub_(MEAN).div_(STD), classes[rows]
 
+    def indexed(size: int) -> Taker:
+        return Taker(Feed(indexing(size)), 1, BATCHES)
+
     def ours(size: int) -> Taker:
         given: dict[str, Any] = {"shuffle": True, "drop_last": True, "transform": transform}
         with fastload.create_loader((images, labels), size, **given) as loader:
@@ -209,7 +213,7 @@ def small() -> Iterator[Entry]:
 
     for size in (64, 128, 512):
         mode = f"batches of {size}"
-        yield Entry("indexing", mode, {}, lambda size=size: Taker(Feed(indexing(size)), 1, BATCHES))
+        yield Entry("indexing", mode, {}, partial(indexed, size))
         yield Entry("fastload", mode, {}, partial(ours, size))
 
 
@@ -252,7 +256,7 @@ def starts() -> Iterator[Entry]:
         "shuffled": RandomSampler(data),
         "a rank of two": DistributedSampler(data, 2, 0),
         "a list": list(range(len(data))),
-        "weights": WeightedRandomSampler(torch.ones(len(data)), len(data)),
+        "weights": WeightedRandomSampler([1.0] * len(data), len(data)),
     }
     for mode, sampler in samplers.items():
         existing = DataLoader(data, 64, sampler=sampler)
@@ -361,13 +365,18 @@ def beside_the_first(rows: Sequence[Measurement]) -> list[dict[str, str]]:
     cells = metric_rows(rows[0].mode, rows)
     for shown, row in zip(cells, rows, strict=True):
         shown["processor ms each"] = f"{row.cpu_seconds_per_1000 or 0:.3f}"
-        for title, cost in (
-            ("time", lambda r: r.seconds),
-            ("processor time", lambda r: r.cpu_seconds or math.nan),
-        ):
-            found = ratios(row, rows[0], lambda r, cost=cost: cost(r) / r.samples)
+        for title, cost in (("time", _seconds), ("processor time", _cpu_seconds)):
+            found = ratios(row, rows[0], cost)
             shown[f"{title} / {rows[0].contestant}"] = f"{median(found):.2f}" if found else row.note
     return cells
+
+
+def _seconds(r: Round) -> float:
+    return r.seconds / r.samples
+
+
+def _cpu_seconds(r: Round) -> float:
+    return (r.cpu_seconds or math.nan) / r.samples
 
 
 if __name__ == "__main__":

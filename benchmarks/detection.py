@@ -301,8 +301,8 @@ def _of_preset(data: Data, name: str, form: str, console: Console) -> Iterator[E
     def plain(dataset: Any, **options: Any) -> Taker:
         return Taker(Feed(_Plain(dataset(), workers, **options), ahead=2 * workers))
 
-    def ours(folder: Path, transform: Any, form: str | None, **where: str) -> Taker:
-        source = fastload.open_source(folder, **where).source
+    def ours(folder: Path, transform: Any, form: str | None, split: str | None = None) -> Taker:
+        source = fastload.open_source(folder, split=split).source
         recipe = Recipe.from_transform(transform).split(None)
         outputs = Outputs.of(source, recipe)
         put = None if form is None else Put(collate_of(form, source, outputs, recipe))
@@ -330,17 +330,17 @@ def _of_preset(data: Data, name: str, form: str, console: Console) -> Iterator[E
                 continue
             made = partial(plain, partial(kind, data.coco), **options)
             yield Entry(f"DataLoader, {rival}", name, {}, made)
-        transform, folder, form, where = yolo.ours(), data.coco, "yolo", {"split": "train"}
+        transform, folder, form = yolo.ours(), data.coco, "yolo"
     elif name == "segmentation":
         transform = v2.Compose(of_masks())
         yield Entry("DataLoader", name, {}, partial(plain, partial(_Masked, data.masks, transform)))
         yield Entry("fastload", name, {}, partial(ours, data.masks, transform, None))
         return
     else:
-        transform, folder, where = v2.Compose(preset(name)), data.coco, {"split": "train"}
+        transform, folder = v2.Compose(preset(name)), data.coco
         dataset = partial(_of_coco, folder, preset(name))
         yield Entry("DataLoader", name, {}, partial(plain, dataset, collate_fn=_pairs))
-    yield Entry(f"fastload, {form}", name, {}, partial(ours, folder, transform, form, **where))
+    yield Entry(f"fastload, {form}", name, {}, partial(ours, folder, transform, form, "train"))
 
 
 def by_ultralytics(data: Data, console: Console) -> list[Entry]:

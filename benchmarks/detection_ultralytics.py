@@ -59,12 +59,12 @@ class Pipeline:
         os.environ |= {"YOLO_CONFIG_DIR": str(folder), "YOLO_OFFLINE": "true"}
         # Where it finds albumentations, it blurs and greys one image in a hundred.
         sys.modules["albumentations"] = None  # type: ignore[assignment]
-        from ultralytics.cfg import get_cfg  # type: ignore[import-not-found,unused-ignore]
-        from ultralytics.data import (  # type: ignore[import-not-found,unused-ignore]
+        from ultralytics.cfg import get_cfg
+        from ultralytics.data import (
             build_dataloader,
             build_yolo_dataset,
         )
-        from ultralytics.data.utils import (  # type: ignore[import-not-found,unused-ignore]
+        from ultralytics.data.utils import (
             check_det_dataset,
         )
 
@@ -104,7 +104,7 @@ class Pipeline:
             raise ValueError(f"a batch of {tuple(images.shape)} {images.dtype}, not {wanted} uint8")
 
     def version(self) -> str:
-        import ultralytics  # type: ignore[import-not-found,unused-ignore]
+        import ultralytics
 
         return str(ultralytics.__version__)
 

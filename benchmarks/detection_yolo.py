@@ -105,7 +105,7 @@ class _Read(Dataset[Sample]):
             image = cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)
         boxes = self._data.boxes[index].copy()
         boxes[:, 1:] *= ratio
-        return image, boxes  # type: ignore[return-value]
+        return image, boxes
 
 
 class WithOpenCV(_Read):
@@ -121,9 +121,9 @@ class WithOpenCV(_Read):
             boxes = np.concatenate([boxes, more])
         _recolour(image)
         if random.random() < 0.5:
-            image = np.fliplr(image)  # type: ignore[assignment]
+            image = np.fliplr(image)
             boxes[:, [1, 3]] = SIZE - boxes[:, [3, 1]]
-        return _formatted(image[..., ::-1], boxes)  # type: ignore[arg-type]
+        return _formatted(image[..., ::-1], boxes)
 
     def _mosaic(self, index: int) -> tuple[Pixels, Boxes]:
         canvas = np.full((2 * SIZE, 2 * SIZE, 3), FILL, np.uint8)
@@ -159,7 +159,7 @@ class WithOpenCV(_Read):
         width, height = moved[:, 3] - moved[:, 1], moved[:, 4] - moved[:, 2]
         kept = (width > LEAST_SIDE) & (height > LEAST_SIDE)
         kept &= width * height > LEAST_PART * before
-        return image, moved[kept]  # type: ignore[return-value]
+        return image, moved[kept]
 
 
 class WithAlbumentations(_Read):

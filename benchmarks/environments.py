@@ -39,8 +39,8 @@ class Environment:
         if python.exists():
             add_our_packages(python)
             variables = {**os.environ, **({"CC": self.compiler} if self.compiler else {})}
-            install = [python, "-m", "pip", "install", "-q", *self.packages]
-            subprocess.run(install, env=variables)
+            install = "-m", "pip", "install", "-q", *self.packages
+            subprocess.run([python, *install], env=variables)
         if self._works(work):
             return ""
         needs = f"python3-venv {self.system}".strip()
@@ -49,8 +49,10 @@ class Environment:
         return reason
 
     def _works(self, work: Path) -> bool:
-        command = [self.python(work), "-c", self.trial]
-        return command[0].exists() and subprocess.run(command, capture_output=True).returncode == 0
+        python = self.python(work)
+        if not python.exists():
+            return False
+        return subprocess.run([python, "-c", self.trial], capture_output=True).returncode == 0
 
 
 def add_our_packages(python: Path) -> None:

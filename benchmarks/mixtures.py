@@ -92,7 +92,7 @@ def by_simplejpeg(path: str, draw: random.Random) -> Any:
     from simplejpeg import decode_jpeg
 
     image = decode_jpeg(Path(path).read_bytes())
-    top, left, height, width = _box(*image.shape[:2], draw)
+    top, left, height, width = _box(image.shape[0], image.shape[1], draw)
     how = cv2.INTER_AREA if width >= SIDE and height >= SIDE else cv2.INTER_LINEAR
     box = image[top : top + height, left : left + width]
     made = cv2.resize(box, (SIDE, SIDE), interpolation=how)

@@ -117,8 +117,8 @@ def sync(folder: Path) -> None:
 
 
 def beside_ray(source: Path, count: int, rounds: int, out: Path) -> None:
-    import ray  # type: ignore[import-not-found,unused-ignore]
-    from ray.cluster_utils import Cluster  # type: ignore[import-not-found,unused-ignore]
+    import ray
+    from ray.cluster_utils import Cluster
 
     cores = usable_cores()
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
@@ -182,7 +182,7 @@ def by_fastload(source: Path, out: Path, short_side: int | None) -> None:
 
 
 def by_webdataset(source: Path, out: Path, short_side: int | None) -> None:
-    import webdataset  # type: ignore[import-not-found,unused-ignore]
+    import webdataset
 
     out.mkdir()
     with webdataset.ShardWriter(str(out / "%06d.tar"), maxsize=SIZE, verbose=0) as sink:
@@ -191,7 +191,7 @@ def by_webdataset(source: Path, out: Path, short_side: int | None) -> None:
 
 
 def by_streaming(source: Path, out: Path, short_side: int | None) -> None:
-    from streaming import MDSWriter  # type: ignore[import-not-found,unused-ignore]
+    from streaming import MDSWriter
 
     columns = {"image": "bytes", "label": "int"}
     with MDSWriter(out=str(out), columns=columns, size_limit=SIZE) as sink:
@@ -200,7 +200,7 @@ def by_streaming(source: Path, out: Path, short_side: int | None) -> None:
 
 
 def by_litdata(source: Path, out: Path, short_side: int | None) -> None:
-    import litdata  # type: ignore[import-not-found,unused-ignore]
+    import litdata
 
     inputs = [
         (str(path), label, short_side)

@@ -43,7 +43,7 @@ from torch.utils.data import DataLoader
 import fastload
 from benchmarks.details import beside_the_first
 from benchmarks.gpu.feeds import Feed
-from benchmarks.gpu.training import of_torchvision, train
+from benchmarks.gpu.training import Trainer, of_torchvision, train
 from fastload.errors import WorkerError
 from fastload.machine import usable_cores
 from fastload.tools.measure import process
@@ -54,7 +54,7 @@ from fastload.tools.measure.photographs import write_photographs
 from fastload.tools.measure.results import describe_machine, new_results, to_json, write_text
 from fastload.tools.measure.rounds import Entry, Work, measure
 from fastload.tools.measure.table import print_fitting
-from fastload.tools.monitor import draw_timelines
+from fastload.tools.monitor import Phase, draw_timelines
 
 RECIPE, MODERN = "fashion-mnist-mlp-dp", "fashion-mnist-mlp"
 _EPOCHS, _SAMPLES = 5, 60_000
@@ -74,14 +74,16 @@ class _Pause:
         self._rate = rate
         self.device = torch.device("cpu")
 
-    def step(self, batch: Batch, mark: Callable[[str], None]) -> None:
+    def step(self, batch: Batch, mark: Callable[[Phase], None]) -> None:
         mark("compute")
         time.sleep(len(batch[0]) / self._rate)
 
 
 def timelines(given: argparse.Namespace) -> None:
     device, size, workers = torch.device(given.device), given.batch_size, usable_cores()
-    trainer = _Pause(given.consume) if given.consume else of_torchvision(given.network, device)
+    trainer: Trainer = (
+        _Pause(given.consume) if given.consume else of_torchvision(given.network, device)
+    )
     found = {}
     with tempfile.TemporaryDirectory(prefix="fastload-timelines-") as temporary:
         folder = given.folder or write_photographs(temporary, 1024) / "train"

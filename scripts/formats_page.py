@@ -10,7 +10,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from fastload.sources.formats import FORMATS, Format, Later
+from fastload.modules import Later
+from fastload.sources.formats import FORMATS, Format
 
 PAGE = Path(__file__).parents[1] / "docs" / "formats.md"
 BEGIN, END = "<!-- from the docstrings: scripts/formats_page.py -->", "<!-- end of the list -->"

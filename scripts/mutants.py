@@ -145,8 +145,8 @@ def faults(node: ast.AST) -> Iterator[ast.AST]:
             yield node.operand
         case ast.Constant(value=bool()):
             yield ast.Constant(not node.value)
-        case ast.Constant(value=int() | float()):
-            yield ast.Constant(node.value + 1)
+        case ast.Constant(value=int() | float() as number):
+            yield ast.Constant(number + 1)
 
 
 def _changed(node: Any, **fields: Any) -> Any:

@@ -132,8 +132,8 @@ def run_marked(setting: Setting, found: Found) -> None:
     notes: dict[str, list[str]] = {name: [] for name in _MARKED}
     with ThreadPoolExecutor(len(processes) if setting.gpu else 1) as pool:
         running = {
-            pool.submit(_share_of, setting, found, *rest, reports[name]): name
-            for name, *rest in processes
+            pool.submit(_share_of, setting, found, options, share, reports[name]): name
+            for name, options, share in processes
         }
         for done in as_completed(running):
             name = running[done]
@@ -312,6 +312,7 @@ def _divided(setting: Setting, variant: Variant, *, limit: float) -> dict[str, f
 def rank_with_a_part(setting: Setting, variant: Variant) -> dict[str, float | None]:
     """In each of two processes."""
     from fastload.cache import resident_files
+    from fastload.render.jpegs_on_device import MEMORY as OF_DECODING
 
     device = setting.where()
     if setting.gpu:
@@ -322,7 +323,7 @@ def rank_with_a_part(setting: Setting, variant: Variant) -> dict[str, float | No
     files = sum(file.stat().st_size for file in Path(setting.photos).rglob("*.*"))
     module: Any = resident_files
     module._SLICE = 2
-    module._free_on = lambda device: 2 * resident_files.MEMORY + files * 3 // 4
+    module._free_on = lambda device: 2 * OF_DECODING + files * 3 // 4
     counts = dict[str, float | None]()
     got = _images(setting, variant, device, counts)
     host = next(v for v in every_variant(setting) if v.backend == "turbojpeg" and not v.plans)

@@ -212,7 +212,7 @@ def _by_number(mode: str, rows: Rows, parameter: str) -> list[dict[str, str]]:
 
 def line(row: Measurement) -> str:
     """A row as it is made, for the log of a run."""
-    found = [row.status] if row.status != "measured" else []
+    found: list[str] = [row.status] if row.status != "measured" else []
     found += [f"{row.speed:,.0f} a second"] if row.speed else []
     names = dict.fromkeys(name for r in row.rounds for name in r.metrics)
     shown = metric_rows("", [row])[0] if row.rounds else {}

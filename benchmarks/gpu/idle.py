@@ -159,8 +159,8 @@ def _measure(
     after = min(pairs + profiles, (found.left - reserve) / 2)
     measured = measure(
         [
-            Entry(name, what.mode, what.parameters, lambda turn=turn: turn)
-            for name, turn in turns.items()
+            Entry(name, what.mode, what.parameters, partial(turns.__getitem__, name))
+            for name in turns
         ],
         rounds=setting.rounds,
         seconds=setting.turn_seconds,

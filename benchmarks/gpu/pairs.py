@@ -8,6 +8,7 @@ way round, so that a drift counts for and against alike.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -36,7 +37,7 @@ def mode_of(mode: str) -> str:
 def resolution(shares: Summary) -> float:
     """Half the width of the 95% interval of the median (McGill, Tukey, Larsen: "Variations of Box
     Plots", The American Statistician 1978)."""
-    return 1.57 * (shares.high - shares.low) / shares.count**0.5
+    return 1.57 * (shares.high - shares.low) / math.sqrt(shares.count)
 
 
 def run_pairs(

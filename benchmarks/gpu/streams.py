@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -155,11 +156,8 @@ def stage_held_up(device: torch.device) -> Iterator[list[int]]:
             torch.cuda._sleep(_HOLD_CYCLES)
         return run(stage, host, draws, batch_number)
 
-    DeviceStage.run = late  # type: ignore[method-assign]
-    try:
+    with mock.patch.object(DeviceStage, "run", late):
         yield delayed
-    finally:
-        DeviceStage.run = run  # type: ignore[method-assign]
 
 
 def differing(found: list[int], wanted: list[int]) -> int:
@@ -212,13 +210,11 @@ def copies_watched() -> Iterator[Copies]:
                 seen.not_locked += not source.is_pinned()
         return result
 
-    host_memory._page_locked = made
-    DeviceStage._to_device = sent  # type: ignore[method-assign]
-    try:
+    with (
+        mock.patch.object(host_memory, "_page_locked", made),
+        mock.patch.object(DeviceStage, "_to_device", sent),
+    ):
         yield seen
-    finally:
-        host_memory._page_locked = make
-        DeviceStage._to_device = send  # type: ignore[method-assign]
 
 
 def _page_locked(setting: Setting, variant: Variant) -> dict[str, float | None]:

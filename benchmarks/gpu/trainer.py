@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from rich.console import Console
@@ -162,11 +163,8 @@ def _average(setting: Setting, found: Found) -> dict[str, float | None]:
             before = expected.get(name)
             expected[name] = now if before is None else _DECAY * before + (1 - _DECAY) * now
 
-    MovingAverage.update = followed  # type: ignore[method-assign]
-    try:
+    with mock.patch.object(MovingAverage, "update", followed):
         done = _Runs(setting, "ema").train("average", ema=_DECAY)
-    finally:
-        MovingAverage.update = update  # type: ignore[method-assign]
     averaged: State = done.state["ema"]
     furthest = max(
         float((averaged[name].double() - value).abs().max() / value.abs().max().clamp(min=1e-3))

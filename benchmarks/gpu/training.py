@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -16,7 +17,7 @@ from torchvision.models.resnet import BasicBlock
 from benchmarks.gpu.feeds import CLASSES, synchronize, synthetic
 from benchmarks.gpu.setting import Found, Setting
 from fastload.tools.measure.loaders import Batch
-from fastload.tools.monitor import StepClock, phase_range, step_clock
+from fastload.tools.monitor import Phase, StepClock, phase_range, step_clock
 
 COMPILED = "compiling"
 """The mode of this part's rows."""
@@ -90,21 +91,27 @@ class Training:
             self._graph = graph
         return self
 
-    def step(self, batch: Batch, mark: Callable[[str], None] = lambda phase: None) -> None:
+    def step(
+        self,
+        batch: tuple[torch.Tensor | list[torch.Tensor], torch.Tensor],
+        mark: Callable[[Phase], None] = lambda phase: None,
+    ) -> None:
         """Queue one step; `mark` is called when a phase of it begins. Of images in several crops,
         those of one size go through the network together."""
+        images, labels = batch
         if self._graph is not None and self._batch is not None:
+            assert isinstance(images, torch.Tensor)  # as what was captured
             mark("compute")
-            for kept, new in zip(self._batch, batch, strict=True):
+            for kept, new in zip(self._batch, (images, labels), strict=True):
                 kept.copy_(new, non_blocking=True)
             self._graph.replay()
             mark("update")
             return
-        images, labels = batch
         mark("compute")
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._gpu):
-            parts = [images]
-            if isinstance(images, list):
+            if isinstance(images, torch.Tensor):
+                parts = [images]
+            else:
                 parts = [
                     torch.cat(list(some)) for _, some in groupby(images, lambda one: one.shape)
                 ]
@@ -121,9 +128,17 @@ class Training:
         self._optimizer.step()
 
 
+class Trainer(Protocol):
+    """What `train` gives batches to: a `Training`, or what only takes as long."""
+
+    device: torch.device
+
+    def step(self, batch: Batch, mark: Callable[[Phase], None]) -> None: ...
+
+
 def train(
     feed: Iterator[Batch],
-    training: Training,
+    training: Trainer,
     seconds: float = 0.0,
     *,
     steps: int = 2,

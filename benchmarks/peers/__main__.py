@@ -123,8 +123,8 @@ def bars(measurements: Sequence[Measurement]) -> Iterator[Verdict]:
 def _ratios(
     ours: Row, theirs: Row, quantity: Callable[[Round], float], found: Found
 ) -> list[float]:
-    pair = (found.get((row.contestant, row.task)) for row in (ours, theirs))
-    return ratios(*pair, quantity)
+    of, to = (found.get((row.contestant, row.task)) for row in (ours, theirs))
+    return ratios(of, to, quantity)
 
 
 def print_results(results: Results, console: Console) -> None:

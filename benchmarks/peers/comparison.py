@@ -121,15 +121,15 @@ class Comparison:
         few = str(self.photographs.few)
         first = [row for row in self.rows if row.first_batch]
         yield from self._alone(
-            FIRST, first, "first_batch", rounds=3, keep_open=False, photographs=few
+            FIRST, first, "first_batch", 3, partial(replace, photographs=few), keep_open=False
         )
         for row in self.rows:
             if row.epochs:
-                yield from self._alone(EPOCHS, [row], "epochs", rounds=1, epochs=row.epochs)
+                epochs = partial(replace, epochs=row.epochs)
+                yield from self._alone(EPOCHS, [row], "epochs", 1, epochs)
             if row.beside_python:
-                yield from self._alone(
-                    INTERPRETER, [row], "beside_python", rounds=5, threads=1, cores=2
-                )
+                beside = partial(replace, threads=1, cores=2)
+                yield from self._alone(INTERPRETER, [row], "beside_python", 5, beside)
 
     def _alone(
         self,
@@ -137,11 +137,11 @@ class Comparison:
         rows: Sequence[Row],
         method: str,
         rounds: int,
+        changed: Callable[[Setting], Setting],
         keep_open: bool = True,
-        **setting: object,
     ) -> tuple[Measurement, ...]:
         entries = [
-            Entry(row.contestant, mode, {}, partial(self._peer, row, method, **setting))
+            Entry(row.contestant, mode, {}, partial(self._peer, row, method, changed))
             for row in rows
         ]
         self._say(f"{mode}: {', '.join(row.contestant for row in rows)}")
@@ -149,7 +149,9 @@ class Comparison:
             entries, rounds=rounds, seconds=1.0, warmup_seconds=0.0, keep_open=keep_open
         ).measurements
 
-    def _peer(self, row: Row, method: str, **changed: object) -> Peer:
+    def _peer(
+        self, row: Row, method: str, changed: Callable[[Setting], Setting] = lambda given: given
+    ) -> Peer:
         if lacking := self._lacking.get(row.environment):
             raise BackendUnavailableError(lacking)
         setting = replace(
@@ -158,7 +160,7 @@ class Comparison:
             crop=row.side,
             batch_size=SMALL_BATCH if row.task.startswith("small") else BATCH,
         )
-        return Peer(row, replace(setting, **changed), self._launcher(row), method)
+        return Peer(row, changed(setting), self._launcher(row), method)
 
     def _launcher(self, row: Row) -> list[str]:
         """The interpreter of its environment."""

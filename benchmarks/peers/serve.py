@@ -47,7 +47,7 @@ class Contestant:
         start = time.perf_counter()
         self._batches = self._row.open(setting)
         made = time.perf_counter()
-        self._epoch = self._batches.epoch()
+        self._epoch: Iterator[Any] = self._batches.epoch()
         images = next(self._epoch)
         self._first = {
             "first_batch_seconds": time.perf_counter() - made,
@@ -160,7 +160,7 @@ class Contestant:
         """Of its pixels, 0 to 255."""
         if not self._row.is_normalised:
             return float(images.float().mean() if hasattr(images, "float") else images.mean())
-        channels = images.mean((0, 2, 3)).tolist()
+        channels: list[float] = images.mean((0, 2, 3)).tolist()
         pixels = [m * d + c for m, d, c in zip(channels, DEVIATION, MEAN, strict=True)]
         return 255 * sum(pixels) / len(pixels)
 
@@ -168,7 +168,7 @@ class Contestant:
         """Take a batch. Returns whether it is the first of an epoch."""
         if next(self._epoch, None) is not None:
             return False
-        self._epoch: Iterator[Any] = self._batches.epoch()
+        self._epoch = self._batches.epoch()
         if next(self._epoch, None) is None:
             raise ValueError("an epoch without a batch")
         return True

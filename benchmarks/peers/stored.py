@@ -153,7 +153,7 @@ def litdata(setting: Setting) -> Batches:
         [v2.RandomResizedCrop(setting.crop, antialias=True), v2.RandomHorizontalFlip()]
     )
 
-    class Images(package.StreamingDataset):  # type: ignore[misc,unused-ignore]
+    class Images(package.StreamingDataset):  # type: ignore[misc]  # mypy does not read it
         def __getitem__(self, index: Any) -> Any:
             found = super().__getitem__(index)
             return transform(found["image"]), found["label"]

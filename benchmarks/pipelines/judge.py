@@ -111,6 +111,6 @@ def few_and_small(source: Path, work: Path) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             with Image.open(file) as image:
                 share = _SIDE / min(image.size)
-                size = tuple(round(side * share) for side in image.size)
+                size = round(image.width * share), round(image.height * share)
                 image.convert("RGB").resize(size, Image.Resampling.LANCZOS).save(target, quality=92)
     return folder

@@ -210,8 +210,8 @@ def compared(
             places = max(places, float(away.max(initial=0.0)))
         if sample.masks is not None and wanted.masks is not None:
             masked, both = True, (sample.masks, wanted.masks)
-            covered = np.count_nonzero(np.logical_or(*both))
-            unequal = np.count_nonzero(np.not_equal(*both))
+            covered = int(np.count_nonzero(np.logical_or(*both)))
+            unequal = int(np.count_nonzero(np.not_equal(*both)))
             covers = max(covers, unequal / max(covered, 1))
             areas += unequal, covered
     which = f"of {count}" if exact else f"of {count} with the same random numbers"

@@ -29,7 +29,7 @@ def original(originals: Path) -> Any:
     folder = str(originals / "detectron2")
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    from detectron2 import data  # type: ignore[import-not-found]
+    from detectron2 import data
 
     return data
 
@@ -63,7 +63,7 @@ def mapper(kind: str, setting: Setting) -> Any:
 
 def dicts_of(setting: Setting) -> Any:
     original(setting.originals)
-    from detectron2.data.datasets import load_coco_json  # type: ignore[import-not-found]
+    from detectron2.data.datasets import load_coco_json
 
     names = setting.data / "annotations" / "instances_train2017.json"
     return load_coco_json(str(names), str(setting.data / "train2017"), "coco of photographs")

@@ -30,8 +30,8 @@ _FEW, _SEED = 64, 3
 def original(originals: Path) -> tuple[Any, Any]:
     """Its modules of COCO and of batches."""
     with packages_of(originals / "detr", "datasets", "util"):
-        from datasets import coco  # type: ignore[attr-defined]  # its own, not Hugging Face's
-        from util import misc  # type: ignore[import-not-found]
+        from datasets import coco  # its own, not Hugging Face's
+        from util import misc
 
         # A worker process hands a batch over by the name of this class, and other repositories
         # have a module of that name.

@@ -7,6 +7,7 @@ import random
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +29,7 @@ from fastload.pipelines.of_fixmatch import CIFAR10_MEAN as MEAN
 from fastload.pipelines.of_fixmatch import CIFAR10_STD as STD
 from fastload.recipe import Recipe
 from fastload.recipe.fixmatch import OPERATIONS, FixMatchAugment
+from fastload.recipe.pillow_augment import PillowRandAugment
 
 _CLASSES, _FEW, _SEED = 10, 2000, 3
 _SIGNED = {"Rotate", "ShearX", "ShearY", "TranslateXWhole", "TranslateYWhole"}
@@ -99,10 +101,16 @@ def numbers(source: Fed, places: Any, corner: Any) -> Iterator[float]:
     yield from corner
 
 
+def _first(pool: list[Any], _: Any, k: int) -> list[Any]:
+    """In place of `random.choices`."""
+    return pool[:k]
+
+
 def same(setting: Setting) -> list[Judgement]:
     """The strong view's augmentation with our numbers; flips and crops are in the distributions."""
     theirs = original(setting.originals, "randaugment").RandAugmentMC(n=2, m=10)
     augment, rectangle = Recipe.from_transform(FixMatchAugment()).ops
+    assert isinstance(augment, PillowRandAugment)
     batches = sorted((setting.data / "cifar-10-batches-py").glob("data_batch_*"))
     rows = np.concatenate([pickle.loads(one.read_bytes())["data"] for one in batches])
     images = np.resize(rows, (_FEW, rows.shape[1])).reshape(-1, 3, 32, 32)
@@ -113,8 +121,8 @@ def same(setting: Setting) -> list[Judgement]:
     for row, image in enumerate(images):
         steps = [(int(of[row]), u[row]) for of, u in places]
         pool = [theirs.augment_pool[of] for of, _ in steps]
-        given = mock.patch.object(random, "choices", lambda _, k, pool=pool: pool[:k])
-        with given, fed(lambda source, s=steps, c=corners[row]: numbers(source, s, c)):
+        given = mock.patch.object(random, "choices", partial(_first, pool))
+        with given, fed(partial(numbers, places=steps, corner=corners[row])):
             wanted = np.asarray(theirs(Image.fromarray(image.transpose(1, 2, 0))))
         apart.append(np.abs(wanted.astype(int) - ours[row].permute(1, 2, 0).numpy()).mean())
     what = f"mean difference over {_FEW} images with the same numbers, of 255"

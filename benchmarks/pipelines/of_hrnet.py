@@ -71,7 +71,7 @@ def original(originals: Path) -> Any:
         for name in ("dataset", "utils"):
             sys.modules[name] = ModuleType(name)
             sys.modules[name].__path__ = [str(root / name)]
-    from dataset import coco  # type: ignore[import-not-found]
+    from dataset import coco
 
     return coco
 

@@ -66,7 +66,7 @@ def panoptic_of(source: Path, work: Path, least: int) -> Path:
 
 def _segment(ids: Any, number: int) -> dict[str, Any]:
     at = np.argwhere(ids == number)
-    top, left, bottom, right = (*at.min(axis=0).tolist(), *(at.max(axis=0) + 1).tolist())
+    (top, left), (bottom, right) = at.min(axis=0).tolist(), (at.max(axis=0) + 1).tolist()
     return {
         "id": number,
         "category_id": number // 70_000 + 1,
@@ -78,12 +78,12 @@ def _segment(ids: Any, number: int) -> dict[str, Any]:
 
 def mapper(kind: str, setting: Setting) -> Any:
     original(setting.originals)
-    if (folder := str(setting.originals / "panopticapi")) not in sys.path:
-        sys.path.append(folder)
+    if (panoptic := str(setting.originals / "panopticapi")) not in sys.path:
+        sys.path.append(panoptic)
     name = f"coco_{kind}_new_baseline_dataset_mapper"
     folder = setting.originals / "Mask2Former" / "mask2former" / "data" / "dataset_mappers"
     mappers = module(folder / f"{name}.py", name)
-    from detectron2.config import CfgNode, get_cfg  # type: ignore[import-not-found]
+    from detectron2.config import CfgNode, get_cfg
 
     config = get_cfg()  # as `configs/coco` and `add_maskformer2_config` have it
     config.INPUT.IMAGE_SIZE = setting.size(_SIZE)

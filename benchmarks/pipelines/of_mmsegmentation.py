@@ -70,8 +70,8 @@ def dataset(setting: Setting) -> Any:
     if "mmcv.ops" not in sys.modules:  # compiled, for its models
         sys.modules["mmcv.ops"] = ModuleType("mmcv.ops")
         sys.modules["mmcv.ops"].point_sample = None  # type: ignore[attr-defined]
-    from mmengine.registry import init_default_scope  # type: ignore[import-not-found]
-    from mmseg.datasets import ADE20KDataset  # type: ignore[import-not-found]
+    from mmengine.registry import init_default_scope
+    from mmseg.datasets import ADE20KDataset
 
     init_default_scope("mmseg")
 
@@ -81,7 +81,7 @@ def dataset(setting: Setting) -> Any:
 
 def preprocessor(setting: Setting) -> Any:
     """As `configs/_base_/models` have it; what its trainer does to a batch."""
-    import mmseg  # type: ignore[import-not-found]
+    import mmseg
 
     file = Path(mmseg.__file__).parent / "models" / "data_preprocessor.py"
     made = module(file, "mmseg_data_preprocessor").SegDataPreProcessor
@@ -114,7 +114,7 @@ def prepared(batch: Any, prepare: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def theirs(setting: Setting) -> Any:
-    from mmengine.dataset import pseudo_collate  # type: ignore[import-not-found]
+    from mmengine.dataset import pseudo_collate
 
     loader = DataLoader(
         dataset(setting),

@@ -41,25 +41,27 @@ image, and the part of the pixels of masks that may."""
 def raw_of(source: Path, work: Path, least: int) -> Path:
     """Folders `images` and `masks` of PNGs."""
     parts = "images", "masks"
-    return masked(source, work, least, "nnunet", parts, partial(np.searchsorted, _LEVELS), _LONGEST)
+    return masked(
+        source, work, least, "nnunet", parts, lambda grey: np.searchsorted(_LEVELS, grey), _LONGEST
+    )
 
 
 def preprocessed(folder: Path) -> Path:
     """The folder as nnU-Net's planner leaves it, of images that are not resampled."""
-    from nnunetv2.imageio.natural_image_reader_writer import (  # type: ignore[import-not-found]
+    from nnunetv2.imageio.natural_image_reader_writer import (
         NaturalImage2DIO,
     )
-    from nnunetv2.preprocessing.cropping.cropping import (  # type: ignore[import-not-found]
+    from nnunetv2.preprocessing.cropping.cropping import (
         crop_to_nonzero,
     )
-    from nnunetv2.preprocessing.normalization.default_normalization_schemes import (  # type: ignore[import-not-found]
+    from nnunetv2.preprocessing.normalization.default_normalization_schemes import (
         RGBTo01Normalization,
     )
-    from nnunetv2.preprocessing.preprocessors.default_preprocessor import (  # type: ignore[import-not-found]
+    from nnunetv2.preprocessing.preprocessors.default_preprocessor import (
         DefaultPreprocessor,
         comp_blosc2_params,
     )
-    from nnunetv2.training.dataloading.nnunet_dataset import (  # type: ignore[import-not-found]
+    from nnunetv2.training.dataloading.nnunet_dataset import (
         nnUNetDatasetBlosc2,
     )
 
@@ -98,17 +100,17 @@ class Epochs:
 
     def __init__(self, setting: Setting, size: int) -> None:
         os.environ.setdefault("nnUNet_raw", "")
-        from nnunetv2.training.data_augmentation.compute_initial_patch_size import (  # type: ignore[import-not-found]
+        from nnunetv2.training.data_augmentation.compute_initial_patch_size import (
             get_patch_size,
         )
-        from nnunetv2.training.dataloading.data_loader import (  # type: ignore[import-not-found]
+        from nnunetv2.training.dataloading.data_loader import (
             nnUNetDataLoader,
         )
         from nnunetv2.training.dataloading.nnunet_dataset import nnUNetDatasetBlosc2
-        from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import (  # type: ignore[import-not-found]
+        from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import (
             nnUNetTrainer,
         )
-        from nnunetv2.utilities.label_handling.label_handling import (  # type: ignore[import-not-found]
+        from nnunetv2.utilities.label_handling.label_handling import (
             LabelManager,
         )
 

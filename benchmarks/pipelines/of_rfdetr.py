@@ -34,8 +34,8 @@ def original(originals: Path) -> tuple[Any, Any]:
         if name not in sys.modules:  # without its __init__, which needs what it trains with
             sys.modules[name] = ModuleType(name)
             sys.modules[name].__path__ = [str(folder)]
-    from rfdetr.datasets import coco  # type: ignore[import-not-found]
-    from rfdetr.util import misc  # type: ignore[import-not-found]
+    from rfdetr.datasets import coco
+    from rfdetr.util import misc
 
     return coco, misc
 

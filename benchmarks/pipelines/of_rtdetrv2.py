@@ -28,14 +28,14 @@ _TRIALS, _OVERLAPS = 40, (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 def configured(originals: Path, *, colour: bool = True, part: str = "train") -> tuple[Any, Any]:
     """Its transforms and its collate function, as its configuration has them for the first
     epochs; for validation ("val") its collate function makes no scales."""
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     root = originals / "RT-DETR" / "rtdetrv2_pytorch"
     if "src" not in sys.modules:  # without its __init__, which needs what it trains with
         sys.modules["src"] = ModuleType("src")
         sys.modules["src"].__path__ = [str(root / "src")]
-    import src.data  # type: ignore[import-not-found]
-    from src.data.transforms.container import Compose  # type: ignore[import-not-found]
+    import src.data
+    from src.data.transforms.container import Compose
 
     text = (root / "configs" / "rtdetrv2" / "include" / "dataloader.yml").read_text()
     read = yaml.safe_load(text)[f"{part}_dataloader"]
@@ -48,7 +48,7 @@ def configured(originals: Path, *, colour: bool = True, part: str = "train") -> 
 def dataset(setting: Setting, *, colour: bool = True, part: str = "train") -> tuple[Any, Any]:
     made = configured(setting.originals, colour=colour, part=part)
     transforms, batches = (setting.sized(one, "size", "scales") for one in made)
-    from src.data.dataset.coco_dataset import CocoDetection  # type: ignore[import-not-found]
+    from src.data.dataset.coco_dataset import CocoDetection
 
     names = str(setting.data / "annotations" / "instances_train2017.json")
     made = CocoDetection(str(setting.data / "train2017"), names, transforms, False, False)

@@ -13,6 +13,7 @@ from benchmarks.pipelines.fed_timm import black_without_bits, both
 from benchmarks.pipelines.pipeline import Judgement, Pipeline, Setting
 from fastload import pipelines
 from fastload.recipe import Recipe
+from fastload.recipe.pillow_augment import PillowAugMix, PillowAutoAugment, PillowRandAugment
 
 SIZE = 224
 TRAINING: dict[str, Any] = {"interpolation": "random", "re_mode": "pixel"}
@@ -41,6 +42,7 @@ def images(name: str, is_training: bool, **settings: Any) -> Pipeline:
             t for t in original(setting).transforms if "auto_augment" in type(t).__module__
         )
         (op,) = Recipe.from_transform(augment).ops
+        assert isinstance(op, PillowRandAugment | PillowAutoAugment | PillowAugMix)
         files = sorted(Path(setting.data).glob("*/*.jpg"))[:_IMAGES]
         side = setting.size(SIZE)
         pixels = np.stack(

@@ -28,7 +28,7 @@ _FEW, _SEED, _LARGE, _SIZES = 64, 3, 1024, 11
 _TRIALS = 60 * (1 + 4 * 40)
 
 
-class Targets(CocoDetection):
+class Targets(CocoDetection):  # type: ignore[misc]  # torchvision has no types
     """With boxes and labels as the script's `coco_utils.py` has them, where there are no crowds."""
 
     def __init__(self, setting: Setting, transforms: Any) -> None:

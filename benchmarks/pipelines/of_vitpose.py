@@ -40,7 +40,7 @@ def original(originals: Path) -> Any:
 
 def dataset(setting: Setting, *, train: bool = True) -> Any:
     module = original(setting.originals)
-    from mmcv import Config  # type: ignore[import-not-found,unused-ignore]
+    from mmcv import Config
 
     data = Config.fromfile(str(setting.originals / "ViTPose" / _CONFIG)).data
     config = data.train if train else data.val
@@ -118,9 +118,12 @@ def same(setting: Setting, *, train: bool = True) -> list[Judgement]:
         meta = made["img_metas"].data
         if not train:  # it makes no targets
             made |= {"target": torch.zeros(17, 64, 48), "target_weight": torch.zeros(17, 1)}
-        rows = (torch.as_tensor(made[name])[None] for name in ("img", "target", "target_weight"))
+        image, target, weight = (
+            torch.as_tensor(made[name])[None] for name in ("img", "target", "target_weight")
+        )
         labelled = meta["joints_3d_visible"][None, :, 0]
-        return poses.samples_of(*rows, meta["joints_3d"][None], labelled)[0]
+        points = meta["joints_3d"][None]
+        return poses.samples_of(image, target, weight, points, labelled)[0]
 
     def given(index: int) -> Any:
         labelled = int(data.db[index]["joints_3d_visible"][:, 0].sum())

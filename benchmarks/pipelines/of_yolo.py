@@ -37,11 +37,11 @@ def dataset(setting: Setting, task: str = "detect") -> tuple[Any, Any]:
     os.environ |= {"YOLO_CONFIG_DIR": str(setting.data), "YOLO_OFFLINE": "true"}
     # Where it finds albumentations, it blurs and greys one image in a hundred.
     sys.modules["albumentations"] = None  # type: ignore[assignment]
-    from ultralytics.cfg import get_cfg  # type: ignore[import-not-found,unused-ignore]
-    from ultralytics.data import (  # type: ignore[import-not-found,unused-ignore]
+    from ultralytics.cfg import get_cfg
+    from ultralytics.data import (
         build_yolo_dataset,
     )
-    from ultralytics.data.utils import (  # type: ignore[import-not-found,unused-ignore]
+    from ultralytics.data.utils import (
         check_det_dataset,
     )
 
@@ -53,7 +53,7 @@ def dataset(setting: Setting, task: str = "detect") -> tuple[Any, Any]:
 
 
 def theirs(setting: Setting) -> Any:
-    from ultralytics.data import (  # type: ignore[import-not-found,unused-ignore]
+    from ultralytics.data import (
         build_dataloader,
     )
 

@@ -19,7 +19,7 @@ from PIL import Image
 import fastload
 from benchmarks.pipelines import objects, of_yolo
 from benchmarks.pipelines.objects import Sample, centred, coco_of
-from benchmarks.pipelines.pipeline import Judgement, Pipeline, Setting, Side
+from benchmarks.pipelines.pipeline import Judgement, Numbers, Pipeline, Setting, Side
 from benchmarks.pipelines.poses import NAMES, POINTS, persons_of
 from fastload import pipelines
 from fastload.draws import Draws
@@ -97,7 +97,7 @@ def dataset(setting: Setting, task: str) -> Any:
 
 
 def theirs(setting: Setting, task: str) -> Any:
-    from ultralytics.data import (  # type: ignore[import-not-found,unused-ignore]
+    from ultralytics.data import (
         build_dataloader,
     )
 
@@ -139,11 +139,11 @@ def samples_of(batch: Any) -> list[Sample]:
     return made
 
 
-def numbers_of(batch: Any) -> dict[str, Any]:
+def numbers_of(batch: Any) -> Numbers:
     """As of other objects; how much of an image masks cover; how many keypoints of the first person
     are labelled, and where a shoulder is."""
     samples = samples_of(batch)
-    made = objects.numbers(lambda _: samples)(batch)
+    made = dict(objects.numbers(lambda _: samples)(batch))
     if "masks" in batch:
         parts = [one.masks > 0 for one in samples if one.masks is not None]
         made["covered"] = np.array([float(part.mean()) for part in parts])

@@ -32,7 +32,7 @@ def experiment(setting: Setting) -> Any:
     root = str(setting.originals / "YOLOX")
     if root not in sys.path:
         sys.path.insert(0, root)
-    from yolox.exp import Exp  # type: ignore[import-not-found,unused-ignore]
+    from yolox.exp import Exp
 
     made = Exp()
     made.data_dir, made.data_num_workers = str(setting.data), setting.workers

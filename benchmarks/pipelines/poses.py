@@ -227,8 +227,8 @@ def compared(
         if not np.array_equal(sample.labelled, wanted.labelled):
             other += 1
             continue
-        which = sample.labelled
-        places = max(places, float(np.abs(sample.points - wanted.points)[which].max()))
+        labelled = sample.labelled
+        places = max(places, float(np.abs(sample.points - wanted.points)[labelled].max()))
         differences = (sample.image - wanted.image).abs()
         apart, most = max(apart, float(differences.mean())), max(most, float(differences.max()))
         # A place half way between two pixels of a map may be rounded to either.

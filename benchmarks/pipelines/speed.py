@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from torch.utils.data import DataLoader
 
 import fastload
 from benchmarks.details import Taker
@@ -38,7 +40,8 @@ def entries(pipeline: Pipeline, setting: Setting, adopted: bool) -> Iterator[Ent
         return Taker(Feed(batches, 2 * setting.workers), setting.batch_size)
 
     def one_line() -> Taker:
-        loader: Any = fastload.from_dataloader(pipeline.original.loader(setting))
+        theirs = cast(DataLoader[Any], pipeline.original.loader(setting))  # as `Side` says
+        loader = fastload.from_dataloader(theirs)
         return Taker(Feed(_Closable(loader), 2 * setting.workers), setting.batch_size)
 
     def ours() -> Taker:
@@ -86,8 +89,8 @@ def verdicts(pipelines: Sequence[Pipeline], rows: Sequence[Measurement]) -> list
     by_name = {(row.mode, row.contestant): row for row in rows}
     made = []
     for pipeline in pipelines:
-        names = ((pipeline.name, contestant) for contestant in (OURS, ORIGINAL))
-        found = ratios(*(by_name.get(name) for name in names))
+        ours, original = (by_name.get((pipeline.name, who)) for who in (OURS, ORIGINAL))
+        found = ratios(ours, original)
         if pipeline.bar is not None:
             summary = summarise(found) if found else None
             made.append(Verdict(pipeline.name, pipeline.bar, True, False, "times", summary))

@@ -34,8 +34,8 @@ _LR, _MOMENTUM, _CLIP = 1e-3, 0.99, 3.0
 def _modules(originals: Path) -> tuple[ModuleType, ModuleType, ModuleType]:
     with mock.patch.object(sys, "path", [str(originals / "dino"), *sys.path]):
         main = module(originals / "dino/main_dino.py", "main_dino")
-        import utils  # type: ignore[import-not-found]
-        import vision_transformer  # type: ignore[import-not-found]
+        import utils
+        import vision_transformer
 
         return main, utils, vision_transformer
 

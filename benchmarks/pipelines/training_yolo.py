@@ -100,13 +100,15 @@ class Batches:
 
 
 def feeding(data: Path, batch: int, side: str, seed: int) -> fastload.Loader:
-    # Wrong: no mosaics, and images are neither moved nor scaled.
-    wrong = {"mosaic": 0.0, "scale": 0.0, "translate": 0.0} if side == WRONG else {}
+    if side == WRONG:  # no mosaics, and images are neither moved nor scaled
+        transform = pipelines.yolo(SIZE, mosaic=0.0, scale=0.0, translate=0.0)
+    else:
+        transform = pipelines.yolo(SIZE)
     return fastload.create_loader(
         data / "data.yaml",
         batch,
         split="train",
-        transform=pipelines.yolo(SIZE, **wrong),
+        transform=transform,
         collate_fn="yolo",
         shuffle=True,
         seed=seed,
@@ -119,7 +121,7 @@ def training(work: Path, images: int, epochs: int, batch: int) -> Train:
     os.environ |= {"YOLO_CONFIG_DIR": str(work.resolve()), "YOLO_OFFLINE": "true"}
     # Where it finds albumentations, it blurs and greys one image in a hundred.
     sys.modules["albumentations"] = None  # type: ignore[assignment]
-    from ultralytics.models.yolo.detect import (  # type: ignore[import-not-found,unused-ignore]
+    from ultralytics.models.yolo.detect import (
         DetectionTrainer,
     )
 

@@ -79,7 +79,7 @@ class Batches:
 
 def trained(task: str, data: Path, epochs: int, *, own: bool) -> list[dict[str, float]]:
     """The losses of each step, with its own loader or with ours."""
-    from ultralytics.models.yolo import (  # type: ignore[import-not-found,unused-ignore]
+    from ultralytics.models.yolo import (
         pose,
         segment,
     )

@@ -289,8 +289,8 @@ def bars(
     others = [by_name[row.name] for row in rows if row.needs != "fastload"]
     for quantity, bound, words in ((_processor, 3.0, "a CPU second"), (_rate, 1.5, "wall clock")):
         best = max(others, key=lambda row: _median(row, quantity), default=None)
-        for row in ours if best is not None else ():
-            if not row.kept:
+        for row in ours:
+            if best is not None and not row.kept:
                 name = f"{row.name} / {best.contestant}, the best of the others, {words}"
                 yield judge(name, ratios(by_name[row.name], best, quantity), bound)
 

@@ -70,7 +70,7 @@ def fastload(
 
 
 def webdataset(setting: Setting) -> Any:
-    import webdataset as wds  # type: ignore[import-not-found,unused-ignore]
+    import webdataset as wds
     from torchvision.transforms import v2
 
     urls = [f"{setting.proxy}/{BUCKET}/tar/{path.name}" for path in _shards(setting, "tar")]
@@ -83,12 +83,12 @@ def webdataset(setting: Setting) -> Any:
 
 
 def litdata(setting: Setting) -> Any:
-    import litdata as package  # type: ignore[import-not-found,unused-ignore]
+    import litdata as package
     from torchvision.transforms import v2
 
     transform = _transform(v2)
 
-    class Images(package.StreamingDataset):  # type: ignore[misc,unused-ignore]
+    class Images(package.StreamingDataset):  # type: ignore[misc]  # mypy does not read it
         def __getitem__(self, index: Any) -> Any:
             found = super().__getitem__(index)
             return transform(found["image"]), found["label"]
@@ -108,7 +108,7 @@ def litdata(setting: Setting) -> Any:
 
 
 def streaming(setting: Setting) -> Any:
-    import streaming as package  # type: ignore[import-not-found,unused-ignore]
+    import streaming as package
     from PIL import Image
     from torchvision.transforms import v2
 
@@ -116,7 +116,7 @@ def streaming(setting: Setting) -> Any:
     os.environ["S3_ENDPOINT_URL"] = setting.proxy
     package.base.util.clean_stale_shared_memory()
 
-    class Images(package.StreamingDataset):  # type: ignore[misc,unused-ignore]
+    class Images(package.StreamingDataset):  # type: ignore[misc]  # mypy does not read it
         def __getitem__(self, index: Any) -> Any:
             found = super().__getitem__(index)
             return transform(Image.open(io.BytesIO(found["image"])).convert("RGB")), found["label"]
@@ -129,7 +129,7 @@ def streaming(setting: Setting) -> Any:
 
 def s3torchconnector(setting: Setting) -> Any:
     from PIL import Image
-    from s3torchconnector import (  # type: ignore[import-not-found,unused-ignore]
+    from s3torchconnector import (
         S3ClientConfig,
         S3MapDataset,
     )

@@ -15,27 +15,34 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import obstore
+from obstore.store import S3Store
 
 from benchmarks.remote.ranges import late_store
 from fastload.native import _core
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config
 
 _AT_ONCE, _ROUNDS, _OBJECTS, _SIZE = 32, 7, 512, 110_000
 
 
 def main() -> None:
     with late_store([os.urandom(_SIZE)] * _OBJECTS) as url:
-        given: dict[str, Any] = {"aws_endpoint": url, "aws_region": "us-east-1"}
-        given |= {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
-        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
-        signed: Any = obstore.store.from_url("s3://bucket", **given, **keys)
-        unsigned: Any = obstore.store.from_url("s3://bucket", **given, aws_skip_signature=True)
+        config: S3Config = {"endpoint": url, "region": "us-east-1"}
+        keys: S3Config = {"access_key_id": "a", "secret_access_key": "b"}
+        store = partial(
+            S3Store, "bucket", client_options={"allow_http": True}, retry_config={"max_retries": 0}
+        )
+        signed = store(config={**config, **keys})
+        unsigned = store(config={**config, "skip_signature": True})
 
-        def get(store: Any) -> Callable[[int], int]:
+        def get(store: S3Store) -> Callable[[int], int]:
             return lambda number: len(memoryview(obstore.get(store, f"{number}.jpg").bytes()))
 
         with ThreadPoolExecutor(_AT_ONCE) as threads:
@@ -60,7 +67,7 @@ def main() -> None:
 
             sockets, paths = Sockets(url), [f"/bucket/{number}.jpg" for number in range(_OBJECTS)]
             fetcher = _core.Fetcher(10.0, 15.0, 60.0, limit=_AT_ONCE)
-            ways = {
+            ways: dict[str, Callable[[], None]] = {
                 "obstore": all_of(get(signed)),
                 "obstore, HEAD": all_of(lambda n: obstore.head(signed, f"{n}.jpg")["size"]),
                 "obstore, unsigned": all_of(get(unsigned)),
@@ -109,8 +116,8 @@ class Sockets:
                 left[one] -= got
                 if not left[one]:
                     done += 1
-                    if (path := next(more, None)) is not None:
-                        self._ask(one, path)
+                    if (following := next(more, None)) is not None:
+                        self._ask(one, following)
 
     def _ask(self, one: int, path: str) -> None:
         text = f"GET {path} HTTP/1.1\r\nHost: {self._host}\r\n\r\n"
