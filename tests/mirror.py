@@ -213,6 +213,7 @@ TESTS = {
     "test_stores_flight": "stores.flight",
     "test_stores_aws": "stores.aws",
     "test_stores_copies": "sources.copied stores.copies",
+    "test_stores_google": "stores.google",
     "test_stores_range_file": "stores.range_file",
     "test_stores_reads": "stores.reads",
     "test_stores_transfers": "stores.addresses stores.azure_signatures "

@@ -213,6 +213,30 @@ def test_redirects(made: Callable[..., Any]) -> None:
         assert (answer.ok, answer.code) == (False, 47)
 
 
+def test_a_token_goes_with_its_requests_alone(made: Callable[..., Any]) -> None:
+    """And to no other place: a redirect is not followed."""
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        there.setblocking(False)
+        moved = (
+            b"HTTP/1.1 307 Moved\r\nConnection: close\r\nContent-Length: 0\r\n"
+            b"Location: http://127.0.0.1:%d/\r\n\r\n" % there.getsockname()[1]
+        )
+        with Said(moved, WHOLE + b"\r\nabcd") as here:
+            fetcher, call = made(), core.Fetch()
+            fetcher.ask(call, [0], [here.url], [0], [-1], token="secret")
+            (answer,) = call.take(1, LIMIT)
+            assert (answer.status, answer.ok) == (307, False)
+            fetcher.ask(call, [0], [here.url], [0], [-1])
+            (answer,) = call.take(1, LIMIT)
+            assert answer.ok
+        with pytest.raises(BlockingIOError):
+            there.accept()
+    assert b"Authorization: Bearer secret\r\n" in here.asked[0]
+    assert b"secret" not in here.asked[1]
+    with pytest.raises(ValueError, match="one line"):
+        fetcher.ask(call, [0], [here.url], [0], [-1], token="a\r\nHost: b")
+
+
 @pytest.mark.parametrize("fault", ["mute", "stall"])
 def test_what_is_silent_ends(fault: str, server: ObjectServer, made: Callable[..., Any]) -> None:
     server.objects["b/x"] = bytes(100_000)

@@ -20,11 +20,14 @@ nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text
 
 void ask(Fetcher& self, const std::shared_ptr<Fetch>& fetch, const std::vector<int>& rows,
          const std::vector<std::string>& urls, const std::vector<int64_t>& starts,
-         const std::vector<int64_t>& lengths, const std::vector<int64_t>& versions) {
+         const std::vector<int64_t>& lengths, const std::vector<int64_t>& versions,
+         const std::string& token) {
     require(rows.size() == urls.size() && rows.size() == starts.size() &&
                 rows.size() == lengths.size() &&
                 (versions.empty() || rows.size() == versions.size()),
             "rows, urls, starts, lengths and versions differ in length");
+    require(token.find_first_of("\r\n") == std::string::npos, "a token is one line");
+    const auto shared = token.empty() ? nullptr : std::make_shared<const std::string>(token);
     std::vector<FetchRequest> requests;
     requests.reserve(rows.size());
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -32,7 +35,7 @@ void ask(Fetcher& self, const std::shared_ptr<Fetch>& fetch, const std::vector<i
                     starts[i] <= INT64_MAX - std::max<int64_t>(lengths[i], 0),
                 "ranges from 0 on, of a byte and more, are needed");
         requests.push_back({rows[i], urls[i], starts[i], lengths[i] < 0 ? -1 : lengths[i],
-                            versions.empty() ? 0 : versions[i]});
+                            versions.empty() ? 0 : versions[i], shared});
     }
     WithoutGil released;
     self.ask(fetch, std::move(requests));
@@ -132,7 +135,7 @@ void bind_fetch(nb::module_& m) {
         .def_static("version", &Fetcher::version)
         .def_static("words", &Fetcher::words, "code"_a)
         .def("ask", &ask, "fetch"_a, "rows"_a, "urls"_a, "starts"_a, "lengths"_a,
-             "versions"_a = std::vector<int64_t>())
+             "versions"_a = std::vector<int64_t>(), "token"_a = "")
         .def("drop", &Fetcher::drop, "fetch"_a, nb::call_guard<WithoutGil>())
         .def("set_limit", &Fetcher::set_limit, "limit"_a)
         .def("waited", &Fetcher::waited)

@@ -23,11 +23,13 @@ enum CurlOption : int {
     kCurlCaInfo = 10065,
     kCurlCaPath = 10097,
     kCurlNoProxy = 10177,
+    kCurlBearer = 10220,  // CURLOPT_XOAUTH2_BEARER: a token, which needs kCurlHttpAuth
     kCurlWriteFunction = 20011,
     kCurlHeaderFunction = 20079,
     kCurlFollowLocation = 52,
     kCurlMaxRedirects = 68,
     kCurlHttpVersion = 84,
+    kCurlHttpAuth = 107,
     kCurlBufferSize = 98,
     kCurlNoSignal = 99,
     kCurlTimeoutMs = 155,
@@ -55,6 +57,7 @@ enum CurlCode : int {
     kCurlTimedOut = 28,
 };
 constexpr long kCurlHttp = 1, kCurlHttps = 2, kCurlHttp11 = 2, kCurlGlobalDefault = 3;
+constexpr long kCurlAuthBasic = 1, kCurlAuthBearer = 1 << 6;  // libcurl's own choice: the first
 constexpr int kCurlPollIn = 1, kCurlPollOut = 2, kCurlPollRemove = 4;  // what a socket waits for
 constexpr int kCurlCanRead = 1, kCurlCanWrite = 2, kCurlHasError = 4;  // what it is ready for
 constexpr int kCurlTimeout = -1;                                       // in place of a socket

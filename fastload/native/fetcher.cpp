@@ -530,7 +530,6 @@ CurlEasy* Fetcher::State::easy_for(Transfer& transfer) {
         set(kCurlHttpVersion, kCurlHttp11);
         set(kCurlProtocols, kCurlHttp | kCurlHttps);
         set(kCurlRedirProtocols, kCurlHttp | kCurlHttps);
-        set(kCurlFollowLocation, 1L);
         set(kCurlMaxRedirects, static_cast<long>(kMostRedirects));
         set(kCurlPathAsIs, 1L);
         set(kCurlBufferSize, kReadAtOnce);
@@ -553,6 +552,10 @@ CurlEasy* Fetcher::State::easy_for(Transfer& transfer) {
     }
     curl.easy_setopt(easy, kCurlRange, range.empty() ? nullptr : range.c_str());
     curl.easy_setopt(easy, kCurlUrl, request.url.c_str());
+    const bool has_token = request.token != nullptr;
+    curl.easy_setopt(easy, kCurlHttpAuth, has_token ? kCurlAuthBearer : kCurlAuthBasic);
+    curl.easy_setopt(easy, kCurlBearer, has_token ? request.token->c_str() : nullptr);
+    curl.easy_setopt(easy, kCurlFollowLocation, has_token ? 0L : 1L);
     curl.easy_setopt(easy, kCurlWriteData, &transfer);
     curl.easy_setopt(easy, kCurlHeaderData, &transfer);
     return easy;

@@ -65,6 +65,8 @@ struct FetchRequest {
     int64_t start = 0;    // the first byte
     int64_t length = -1;  // bytes; -1: all from `start` on
     int64_t version = 0;  // which the object must have (`version_of`); 0: any
+    // Goes with the request (`Authorization: Bearer`), which then follows no redirect; null: none.
+    std::shared_ptr<const std::string> token;
 
     bool is_part() const { return start > 0 || length >= 0; }
 };

@@ -2,13 +2,12 @@
 
 Signatures are made just before a request, of S3 by obstore or as it makes them (`s3_signatures`),
 of Azure by ourselves (`azure_signatures`), so that none is kept, and each is made with the
-credentials that are current.
+credentials that are current. Google's URLs are not signed: a token goes with each request
+(`google`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +15,13 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from fastload.stores import google
 from fastload.stores.azure_signatures import BlobSignatures
+from fastload.stores.google import TRUE
 
 # How long a signature is valid. A request is sent at once, or when those before it have answers;
 # one that is repeated is signed again. Credentials that end before end it, too.
 VALID = timedelta(minutes=15)
-_TRUE = frozenset({"1", "true", "on", "yes", "y"})
 # Settings of obstore for S3 that change requests in ways that the core does not know.
 _OTHER_WAY = re.compile(
     "AWS_(PROXY|ALLOW_INVALID|S3_EXPRESS|SSE|SERVER_SIDE|HTTP2|USER_AGENT|REQUEST_PAYER|"
@@ -32,7 +32,6 @@ _AZURE = re.compile(
     "AZURE_(STORAGE_)?(ACCOUNT_NAME|(ACCOUNT|ACCESS|MASTER)_KEY|SAS_(KEY|TOKEN)|USE_EMULATOR)$|"
     "AZURE_(ALLOW_HTTP|SKIP_SIGNATURE|(STORAGE_)?ENDPOINT)$"
 )
-_OF_GOOGLE_ALONE = re.compile("GOOGLE_(PROXY|ALLOW_INVALID|HTTP2|USER_AGENT|DEFAULT_CONTENT)")
 _NO_KEYS = dict.fromkeys(("aws_access_key_id", "aws_secret_access_key"), "none")
 _ANY = "bm9uZQ=="
 """A key of nobody's."""
@@ -48,11 +47,15 @@ _ODD = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
 class Addresses:
     """URLs of the objects of a store."""
 
-    def __init__(self, url: str, obstore: Any, opened: Callable[..., Any]) -> None:
+    def __init__(
+        self, url: str, obstore: Any, opened: Callable[..., Any], no_tokens: str = ""
+    ) -> None:
         """
         Args:
             url: of the store.
             opened: makes a client of obstore, with more options.
+            no_tokens: why there are no tokens for Google's store; "" where there are, or none are
+                needed.
         """
         self._obstore = obstore
         self.top, self._safe = "", "/~"
@@ -69,25 +72,25 @@ class Addresses:
         elif scheme in ("az", "abfs", "abfss"):
             self._of_azure(url, names, opened)
         elif scheme == "gs":
-            self._of_google(url, names)
+            self.top, self.why_not = f"{google.top(names)}/{url.partition('://')[2]}/", no_tokens
         elif found := next(filter(_OTHER_WAY.match, sorted(names)), ""):
             self.why_not = f"{found} is set, which libcurl is not given"
         elif url.endswith("--x-s3"):
             self.why_not = "a directory bucket asks for a session of its own"
         else:
             self.top = self._unsigned(opened, aws_skip_signature=False, **_NO_KEYS)
-            self._signs = names.get("AWS_SKIP_SIGNATURE", "").lower() not in _TRUE
+            self._signs = names.get("AWS_SKIP_SIGNATURE", "").lower() not in TRUE
 
     def _of_azure(self, url: str, names: Mapping[str, str], opened: Callable[..., Any]) -> None:
         azure = sorted(name for name in names if name.startswith("AZURE_"))
         if found := next((name for name in azure if not _AZURE.match(name)), ""):
             self.why_not = f"{found} is set, which libcurl is not given"
             return
-        emulator = any(names[name].lower() in _TRUE for name in azure if "EMULATOR" in name)
+        emulator = any(names[name].lower() in TRUE for name in azure if "EMULATOR" in name)
         keys = [names[name] for name in azure if name.endswith("_KEY") and "SAS" not in name]
         tokens = [names[name] for name in azure if "SAS" in name]
         key = keys[0] if keys else _EMULATOR[1] if emulator else ""
-        skips = names.get("AZURE_SKIP_SIGNATURE", "").lower() in _TRUE
+        skips = names.get("AZURE_SKIP_SIGNATURE", "").lower() in TRUE
         if len({*keys}) > 1 or len({*tokens}) > 1 or not (skips or key or tokens):
             self.why_not = "the credentials are no key of the account and no SAS token"
             return
@@ -104,21 +107,6 @@ class Addresses:
                 self.why_not = str(error)
         elif not skips:
             self._query = f"?{tokens[0].removeprefix('?')}"
-
-    def _of_google(self, url: str, names: Mapping[str, str]) -> None:
-        top, bucket = "https://storage.googleapis.com", url.partition("://")[2]
-        open_to_all = names.get("GOOGLE_SKIP_SIGNATURE", "").lower() in _TRUE
-        with contextlib.suppress(ValueError, OSError, AttributeError):
-            account = json.loads(names.get("GOOGLE_SERVICE_ACCOUNT_KEY", "{}"))
-            open_to_all |= account.get("disable_oauth") is True
-            top = account.get("gcs_base_url", top)
-        if found := next(filter(_OF_GOOGLE_ALONE.match, sorted(names)), ""):
-            self.why_not = f"{found} is set, which libcurl is not given"
-        elif not open_to_all:
-            # By RSA, 260 us; a request by obstore, which signs once an hour, takes 120.
-            self.why_not = "to sign a URL of Google's takes longer than a request by obstore"
-        else:
-            self.top = f"{top.rstrip('/')}/{bucket}/"
 
     def _unsigned(self, opened: Callable[..., Any], **keys: Any) -> str:
         """The URL of a bucket: that of any object, signed with no credentials of anybody, without

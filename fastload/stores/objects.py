@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastload.stores import aws, transfers
+from fastload.stores import aws, google, transfers
 from fastload.stores.addresses import VALID, Addresses
 from fastload.stores.base import Data, Piece, Range, Store, StoreError, words_of
 from fastload.stores.s3_signatures import NAME, Signer
@@ -59,7 +59,7 @@ _REMEDIES = tuple(
     (re.compile(said), remedy)
     for said, remedy in (
         (
-            "dns error",
+            "dns error|NameResolutionError",
             "The host has no address (DNS): check its name in the URL, or in the endpoint of the "
             "environment, and the network of this machine.",
         ),
@@ -111,6 +111,9 @@ class ObjectStore(Store):
         self.gives_parts = False
         """Whether a part of an object was once given as a part."""
         self._making = threading.Lock()
+        self._tokens: google.Tokens | None = None
+        self._no_tokens = ""
+        """Why there are none for Google's store."""
         self._store, self._made = self._opened(), time.monotonic()
         self._addresses: Addresses | None = None
         self._transfers: Transfers | None = None
@@ -134,7 +137,7 @@ class ObjectStore(Store):
             self._why_not = why_not
             return
         try:
-            addresses = Addresses(self.url, self._client, self._opened)
+            addresses = Addresses(self.url, self._client, self._opened, self._no_tokens)
         except BaseException as error:
             if not (isinstance(error, Exception) or _is_panic(error)):
                 raise
@@ -152,10 +155,15 @@ class ObjectStore(Store):
         # `Store` repeats requests in one way for all stores, so obstore does not.
         self._of_files = aws.settings() if self.url.startswith("s3") else {}
         options: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _ANSWER}
+        provided: dict[str, Any] = {}
         if tuple(map(int, self._client.__version__.split(".")[:2])) >= (0, 11):
             # Older clients do not know this option.
             options["read_timeout"] = _SILENCE
         is_s3, url = self.url.startswith("s3"), self.url
+        if url.startswith("gs"):
+            self._tokens, self._no_tokens = self._tokens_of_google()
+            if self._tokens is not None:
+                provided["credential_provider"] = self._tokens
         # An endpoint that is given as `http:` is used without TLS, as in a local network.
         endpoints = [os.environ.get(name, "") for name in _ENDPOINTS] if is_s3 else [url]
         allowed = os.environ.get(_ALLOWED.get(self.url.partition(":")[0], ""), "").lower()
@@ -165,8 +173,18 @@ class ObjectStore(Store):
             url,
             client_options=options,
             retry_config={"max_retries": 0},
-            **(self._of_files | more),
+            **(provided | self._of_files | more),
         )
+
+    def _tokens_of_google(self) -> tuple[google.Tokens | None, str]:
+        """Where the core fetches, which is given them; else why there are none."""
+        if os.environ.get(SWITCH) == "obstore" or transfers.missing():
+            return None, "obstore has its own"
+        names = {name.upper(): value for name, value in os.environ.items() if value}
+        try:
+            return google.tokens(names), ""
+        except google.NoTokensError as why_not:
+            return None, str(why_not)
 
     def by_whom(self) -> str:
         if self._transfers is None:
@@ -188,7 +206,14 @@ class ObjectStore(Store):
     def urls(self, names: Sequence[str]) -> list[str] | None:
         if self._addresses is None:
             return None
+        tokens = self._tokens
+        if tokens is not None and not tokens.current():
+            # In a thread of the store, as in `_signed`.
+            self._all(lambda _: tokens.asked(), names[:1])
         return self._addresses.of(names, self._signed)
+
+    def token(self) -> str:
+        return "" if self._tokens is None else self._tokens.latest()
 
     def _signed(self, names: Sequence[str]) -> list[str]:
         def sign(_: str) -> list[str]:

@@ -77,6 +77,10 @@ class Owner(Protocol):
         """The URLs of objects, to be asked for now. None where it has none. Raises as
         `Store.read`."""
 
+    def token(self) -> str:
+        """What goes with requests by those URLs in their header, as `Authorization: Bearer`; "" for
+        nothing."""
+
     def renewed(self, used: Any) -> bool:
         """Whether there are other credentials than those of this client now."""
 
@@ -178,7 +182,8 @@ class Transfers:
         lengths = [-1 if each.length is None else each.length for each in wanted]
         versions = [each.version for each in wanted]
         self._owner.flight.sent(len(urls))
-        self._fetcher.ask(call.fetch, numbers, urls, starts, lengths, versions)
+        token = self._owner.token()
+        self._fetcher.ask(call.fetch, numbers, urls, starts, lengths, versions, token)
 
     def _note(self, bodies: Sequence[Data], seconds: Sequence[float], others: Any) -> None:
         """Have the plan of requests learn from answers."""
