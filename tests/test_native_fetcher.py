@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
+import mmap
 import os
 import resource
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -493,6 +496,31 @@ def test_memory_of_short_bodies_makes_room_for_that_of_long_ones(
         pages.append(got("long", 4))
         gc.collect()
     assert min(pages[1:]) < (3 << 20) // resource.getpagesize(), "of four objects"
+
+
+def has_page(address: int) -> bool:
+    """Whether the page of memory at an address is there."""
+    page, found = resource.getpagesize(), ctypes.c_ubyte()
+    first = ctypes.c_void_p(address // page * page)
+    assert ctypes.CDLL(None, use_errno=True).mincore(first, 1, ctypes.byref(found)) == 0
+    return bool(found.value & 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
+def test_pages_of_memory_come_in_pieces(made: Callable[..., Any]) -> None:
+    """Ahead of the bytes, and no more than 256 KiB of what a server says that it has."""
+    with mmap.mmap(-1, resource.getpagesize()) as memory:
+        try:
+            memory.madvise(23)  # MADV_POPULATE_WRITE
+        except OSError:
+            pytest.skip("before Linux 5.14")
+    says = b"HTTP/1.1 200 OK\r\nContent-Length: 50000000\r\n\r\n" + bytes(range(100)) * 100
+    with Said(says) as here:
+        (answer,) = fetched(made(), here.url, [(0, -1)]).values()
+    assert answer.body.tobytes() == bytes(range(100)) * 100
+    first = answer.body.ctypes.data
+    assert has_page(first + 200_000)
+    assert not has_page(first + 16_000_000)
 
 
 def test_bodies_outlive_the_call(server: ObjectServer, made: Callable[..., Any]) -> None:

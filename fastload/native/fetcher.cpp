@@ -18,6 +18,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "curl.hpp"
@@ -32,6 +33,9 @@ constexpr size_t kMostKept = size_t{64} << 20;
 // Of an answer of unknown length, and of one that says more than the second.
 constexpr size_t kFirstMemory = size_t{64} << 10;
 constexpr int64_t kMostAtOnce = int64_t{64} << 20;
+// Bytes of new memory whose pages are asked for by one call. A fault for each of the 27 pages of
+// 110 kB takes 15 to 22 us more (Zen 4, Linux 6.18).
+constexpr size_t kPagesAtOnce = size_t{256} << 10;
 // Bytes of the words of an answer that is no object.
 constexpr size_t kWords = 4096;
 // Bytes that libcurl reads at a time.
@@ -53,6 +57,21 @@ size_t rounded(size_t size) {
     size_t step = 1;
     while (step * 8 <= size) step *= 2;
     return (size + step - 1) / step * step;
+}
+
+// Has the system give these bytes pages of memory, of which those that are there stay as they are.
+// Without effect before Linux 5.14: each page is then given when it is first written to.
+void give_pages(uint8_t* begin, uint8_t* end) {
+#ifdef __linux__
+    constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack
+    static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+    // Whole pages: what lies beside them is somebody else's.
+    const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page,
+                    last = reinterpret_cast<uintptr_t>(end) / page * page;
+    if (first < last) (void)::madvise(reinterpret_cast<void*>(first), last - first, kPopulateWrite);
+#else
+    (void)begin, (void)end;
+#endif
 }
 
 bool is_sound(const Answer& answer, const FetchRequest& request) {
@@ -112,8 +131,9 @@ BodyMemory::~BodyMemory() {
         for (uint8_t* block : free.blocks) std::free(block);
 }
 
-uint8_t* BodyMemory::take(size_t& size) {
+uint8_t* BodyMemory::take(size_t& size, bool& is_new) {
     size = rounded(size);
+    is_new = false;
     if (owner_ == current_process()) {
         const std::lock_guard<std::mutex> lock(blocks_->mutex);
         Blocks::Free& free = blocks_->free[size];
@@ -127,6 +147,7 @@ uint8_t* BodyMemory::take(size_t& size) {
     }
     auto* block = static_cast<uint8_t*>(std::malloc(size));
     if (block == nullptr) throw std::bad_alloc();
+    is_new = true;
     return block;
 }
 
@@ -150,6 +171,7 @@ Body& Body::operator=(Body&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(capacity_, other.capacity_);
     std::swap(size_, other.size_);
+    std::swap(paged_, other.paged_);
     return *this;
 }
 
@@ -168,7 +190,9 @@ void Body::grow(BodyMemory& memory, size_t least) {
         return;
     }
     size_t capacity = least;
-    uint8_t* data = memory.take(capacity);
+    bool is_new;
+    uint8_t* data = memory.take(capacity, is_new);
+    paged_ = is_new ? 0 : capacity;
     if (data_ != nullptr) {
         std::memcpy(data, data_, size_);
         memory_->give_back(data_, capacity_);
@@ -182,6 +206,12 @@ void Body::append(BodyMemory& memory, const char* data, size_t size, int64_t exp
     if (size > capacity_ - size_) {
         const auto whole = static_cast<size_t>(std::clamp<int64_t>(expected, 0, kMostAtOnce));
         grow(memory, std::max({kFirstMemory, whole, size_ + size, size_ + size_ / 2}));
+    }
+    if (size_ + size > paged_) {
+        // No more than soon comes: who says how long an object is may not send it.
+        const size_t soon = std::min(capacity_, size_ + size + kPagesAtOnce);
+        give_pages(data_ + std::min(size_, paged_), data_ + soon);
+        paged_ = soon;
     }
     std::memcpy(data_ + size_, data, size);
     size_ += size;

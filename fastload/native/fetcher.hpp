@@ -27,8 +27,9 @@ class BodyMemory : public std::enable_shared_from_this<BodyMemory> {
     BodyMemory(const BodyMemory&) = delete;
     BodyMemory& operator=(const BodyMemory&) = delete;
 
-    // At least `size` bytes; `size` becomes how many. Throws std::bad_alloc.
-    uint8_t* take(size_t& size);
+    // At least `size` bytes; `size` becomes how many. `is_new`: whether they were never used here.
+    // Throws std::bad_alloc.
+    uint8_t* take(size_t& size, bool& is_new);
     void give_back(uint8_t* memory, size_t size) noexcept;
 
   private:
@@ -57,6 +58,7 @@ class Body {
     std::shared_ptr<BodyMemory> memory_;
     uint8_t* data_ = nullptr;
     size_t capacity_ = 0, size_ = 0;
+    size_t paged_ = 0;  // bytes, from the first on, that have pages of memory
 };
 
 struct FetchRequest {
