@@ -13,6 +13,7 @@ import pickle
 import shutil
 import sys
 import tarfile
+import threading
 import time
 import zlib
 from dataclasses import replace
@@ -327,6 +328,61 @@ def test_what_was_interrupted_goes_on(
     monkeypatch.setattr(run, "pack_shard", pack_shard)
     assert packed(folder, tmp_path / "out", size=9_000).found == after
     assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def test_no_shard_has_its_name_before_the_folder_says_it_is_not_whole(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, there = threading.Event(), list[Path]()
+    pack_shard, say = shard.pack_shard, target.Target.say
+
+    def makes(*given: Any) -> Any:
+        row = pack_shard(*given)
+        made.set()
+        return row
+
+    def says(self: target.Target, abouts: Any) -> None:
+        assert made.wait(60), "a shard is made meanwhile"
+        time.sleep(0.2)  # in which it would get its name
+        there.extend((tmp_path / "out").glob("*.tar"))
+        say(self, abouts)
+
+    monkeypatch.setattr(run, "pack_shard", makes)
+    monkeypatch.setattr(target.Target, "say", says)
+    packed(folder, tmp_path / "out", size=9_000, num_workers=2)
+    assert made.is_set()
+    assert not there
+
+
+def test_files_are_on_the_disk_before_they_get_their_names(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = list[tuple[str, str | int]]()
+    fsync, replace = os.fsync, os.replace
+
+    def synced(file: int) -> None:
+        fsync(file)
+        done.append(("synced", os.fstat(file).st_ino))
+
+    def replaced(before: Any, after: Any) -> None:
+        done.append(("named", os.stat(before).st_ino))
+        done.append(("name", Path(after).name))
+        replace(before, after)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    packed(folder, tmp_path / "out", size=9_000, num_workers=1)
+    names, out = list[str](), os.stat(tmp_path / "out").st_ino
+    for number, (what, value) in enumerate(done):
+        if what != "name" or str(value).startswith(".row-"):  # those may be lost
+            continue
+        names.append(str(value))
+        assert ("synced", done[number - 1][1]) in done[: number - 1], value
+        assert ("synced", out) in done[number:], value
+    assert {name for name in names if name.endswith(".tar")} == {
+        path.name for path in (tmp_path / "out").glob("*.tar")
+    }
+    assert names[-3:] == ["manifest.jsonl", "report.html", "fastload.json"], "whole: at the end"
 
 
 def test_a_shard_that_was_damaged_is_written_again(folder: Path, tmp_path: Path) -> None:

@@ -25,13 +25,13 @@ _REJECTED, _CLASSES = 200, 200
 """Rows of these tables; how many more there are is said."""
 
 
-def page_of(packed: Packed, contents: Contents, jobs: Sequence[ShardJob]) -> str:
-    """HTML, whole in itself."""
+def page_of(packed: Packed, contents: Contents, jobs: Sequence[ShardJob], pictures: str) -> str:
+    """HTML, whole in itself. `pictures`: of `pictures_of`."""
     verdict = f"{packed.summary}."
     if packed.rejected:
         verdict += f" Left out, as it cannot be read: {counted(packed.rejected, 'sample')}."
     sections = {
-        "Samples": _pictures(contents),
+        "Samples": pictures,
         "Left out": _rejected(packed),
         "Classes": _classes(packed, contents, jobs),
         "Images": table(
@@ -104,7 +104,7 @@ def _small(reader: ImageReader, index: int) -> Pixels:
     return shrink(reader.pixels(index), "image", _SIDE)
 
 
-def _pictures(contents: Contents) -> str:
+def pictures_of(contents: Contents) -> str:
     """Small copies of some of the images, as data in the page."""
     source = contents.source
     column = next(iter(source.images))

@@ -7,9 +7,10 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator
-from concurrent.futures import as_completed
+from concurrent.futures import Future, as_completed
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from fastload import open_source, stores
@@ -21,7 +22,7 @@ from fastload.stores.reads import ReaderPool
 from fastload.terminal import progress as shown_progress
 from fastload.tools.pack.contents import Contents, described
 from fastload.tools.pack.plan import PackOptions, ShardJob, parts_of, plan_shards
-from fastload.tools.pack.report import page_of
+from fastload.tools.pack.report import page_of, pictures_of
 from fastload.tools.pack.shard import ShardRow, pack_shard, require_parquet
 from fastload.tools.pack.target import Packed, Target
 
@@ -107,34 +108,47 @@ def pack(
         }
         there = len(done)
         left = [job for job in jobs if job.name not in done]
-        if left:
-            for part, samples in _parts(jobs).items():
-                target.say(part, _about(contents, samples, whole=False))
-            title = f"Packing {opened.name}"
-            with shown_progress(
-                title, sum(len(job.rows) for job in left), show=progress
-            ) as advance:
-                packing = (
-                    _by_threads(contents, left, target, num_workers or usable_cores())
-                    if ray is None
-                    else _by_ray(ray, source, opening, contents, left, target)
-                )
-                with contextlib.closing(packing):  # nothing is written any more after an error
-                    for job, row in packing:
-                        if strict:
-                            _refuse_rejected(row)
-                        done[row.name] = row
-                        advance(len(job.rows))
-            _check_unchanged(source, opening, opened)
+        # One more thread writes what the target is to be and makes the page's pictures meanwhile.
+        with ReaderPool(1, "fastload-pack-page") as beside:
+            said: Future[None] | None = None
+            if left:
+                abouts = {
+                    part: _about(contents, samples, whole=False)
+                    for part, samples in _parts(jobs).items()
+                }
+                said = beside.submit(target.say, abouts)
+            pictures = beside.submit(pictures_of, contents)
+            if said is not None:
+                if ray is not None:
+                    said.result()
+                title = f"Packing {opened.name}"
+                with shown_progress(
+                    title, sum(len(job.rows) for job in left), show=progress
+                ) as advance:
+                    threads = num_workers or usable_cores()
+                    packing = (
+                        _by_threads(contents, left, target, threads, said.result)
+                        if ray is None
+                        else _by_ray(ray, source, opening, contents, left, target)
+                    )
+                    with contextlib.closing(packing):  # nothing is written any more after an error
+                        for job, row in packing:
+                            if strict:
+                                _refuse_rejected(row)
+                            done[row.name] = row
+                            advance(len(job.rows))
+                _check_unchanged(source, opening, opened)
+            shown = pictures.result()
         rows = [done[job.name] for job in jobs]
         if strict:
             for row in rows:
                 _refuse_rejected(row)
         packed = Packed(target.place, tuple(rows), there)
-        target.finish(rows, page_of(packed, contents, jobs))
-        for part in _parts(jobs):
-            kept = sum(row.samples for row in rows if row.name.rpartition("/")[0] == part)
-            target.say(part, _about(contents, kept, whole=True))
+        kept = Counter[str]()
+        for row in rows:
+            kept[row.name.rpartition("/")[0]] += row.samples
+        abouts = {part: _about(contents, count, whole=True) for part, count in kept.items()}
+        target.finish(rows, page_of(packed, contents, jobs, shown), abouts)
         target.tidy(rows)
     return packed
 
@@ -181,13 +195,18 @@ def _check_unchanged(source: Any, opening: dict[str, Any], opened: Source) -> No
 
 
 def _by_threads(
-    contents: Contents, jobs: list[ShardJob], target: Target, threads: int
+    contents: Contents,
+    jobs: list[ShardJob],
+    target: Target,
+    threads: int,
+    before: Callable[[], None],
 ) -> Generator[tuple[ShardJob, ShardRow]]:
-    """Shards as they are done. Reading, decoding, hashing and writing hold no interpreter lock."""
+    """Shards as they are done. Reading, decoding, hashing and writing hold no interpreter lock.
+    `before`: returns as soon as shards may get their names."""
     stop = threading.Event()
 
     def run(job: ShardJob) -> ShardRow:
-        return _packed(contents, job, target, go_on=lambda: not stop.is_set())
+        return _packed(contents, job, target, lambda: not stop.is_set(), before)
 
     with ReaderPool(min(threads, len(jobs)), "fastload-pack") as pool:
         tasks = {pool.submit(run, job): job for job in jobs}
@@ -200,9 +219,18 @@ def _by_threads(
 
 
 def _packed(
-    contents: Contents, job: ShardJob, target: Target, go_on: Callable[[], bool] = lambda: True
+    contents: Contents,
+    job: ShardJob,
+    target: Target,
+    go_on: Callable[[], bool] = lambda: True,
+    before: Callable[[], None] = lambda: None,
 ) -> ShardRow:
-    return target.put(job.name, lambda path: pack_shard(contents, job, path, go_on))
+    def made(path: Path) -> ShardRow:
+        row = pack_shard(contents, job, path, go_on)
+        before()
+        return row
+
+    return target.put(job.name, made)
 
 
 def _by_ray(

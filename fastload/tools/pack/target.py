@@ -8,7 +8,8 @@
     report.html               at the end
 
 A shard is written under another name, or put as a whole, before its row is. So a shard that has a
-row is whole; all else is written again by the next run.
+row is whole; all else is written again by the next run. A name is given when its file is on the
+disk. Rows alone may be lost by a power cut: their shards are then written again.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class Target:
                 self._refuse_others()
                 plan = {**wanted, _SIZE: size()}
                 self.plan = msgspec.json.format(_json(plan))
-                self._write(PLAN_NAME, self.plan)
+                self._write({PLAN_NAME: self.plan})
             else:
                 self.plan = stored
                 plan = msgspec.json.decode(stored)
@@ -153,7 +154,7 @@ class Target:
             with replacing(path) as beside:
                 row = make(beside)
             sync_folder(path.parent)
-        self._write(_row_name(name), msgspec.json.encode(row))
+        self._write({_row_name(name): msgspec.json.encode(row)}, lasting=False)
         return row
 
     def check_there(self, row: ShardRow) -> None:
@@ -173,14 +174,15 @@ class Target:
                 "one of the two, and this one a new one."
             )
 
-    def say(self, part: str, about: Mapping[str, Any]) -> None:
-        """Write `fastload.json` beside the shards of a part."""
-        name = f"{part}/{ABOUT_NAME}" if part else ABOUT_NAME
-        self._write(name, msgspec.json.format(_json(about)))
+    def say(self, abouts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write `fastload.json` beside the shards of each part."""
+        self._write(_about_files(abouts))
 
-    def finish(self, rows: list[ShardRow], report: str) -> None:
-        """Write the manifest and the report. Raises PackError: another process packs to it; or a
-        shard is not there any more, as it was written."""
+    def finish(
+        self, rows: list[ShardRow], report: str, abouts: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """Write the manifest, the report and `fastload.json` of each part. Raises PackError:
+        another process packs to it; or a shard is not there any more, as it was written."""
         self._check_ours()
         for row in rows:
             if not self._holds(row, by_checksum=False):
@@ -188,8 +190,9 @@ class Target:
                     f"{self.place}: {row.name} was changed or removed by others since it was "
                     "written. Run the same command again: it writes that shard again."
                 )
-        self._write(MANIFEST_NAME, b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
-        self._write(REPORT_NAME, in_utf8(report).encode())
+        manifest = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+        page = in_utf8(report).encode()
+        self._write({MANIFEST_NAME: manifest, REPORT_NAME: page, **_about_files(abouts)})
 
     def tidy(self, rows: list[ShardRow]) -> None:
         """Remove the rows of single shards, which the manifest has. Where nothing may be removed,
@@ -231,17 +234,26 @@ class Target:
             return [name for name, _ in stores.entries(self.place)]
         return sorted(os.listdir(self.place))
 
-    def _write(self, name: str, data: bytes) -> None:
+    def _write(self, files: Mapping[str, bytes], *, lasting: bool = True) -> None:
+        """Write files, which get their names in this order. `lasting`: all are on the disk before,
+        and their names after."""
         if self.remote:
-            stores.write(f"{self.place}/{name}", data)
+            for name, data in files.items():
+                stores.write(f"{self.place}/{name}", data)
             return
-        path = Path(self.place) / name
-        path.parent.mkdir(exist_ok=True)
-        with replacing(path) as beside, open(beside, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_folder(path.parent)
+        paths = {Path(self.place) / name: data for name, data in files.items()}
+        with contextlib.ExitStack() as stack:
+            for path, data in reversed(paths.items()):  # what is entered last is left first
+                path.parent.mkdir(exist_ok=True)
+                beside = stack.enter_context(replacing(path))
+                file = stack.enter_context(open(beside, "wb"))
+                file.write(data)
+                file.flush()
+                if lasting:
+                    os.fsync(file.fileno())
+        if lasting:
+            for folder in {path.parent for path in paths}:
+                sync_folder(folder)
 
     def _remove(self, name: str) -> None:
         if self.remote:
@@ -298,6 +310,13 @@ class Target:
                     "same command again: it goes on with what is missing."
                 ) from error
             raise PackError(f"{self.place}: cannot be written ({error}).") from error
+
+
+def _about_files(abouts: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
+    return {
+        f"{part}/{ABOUT_NAME}" if part else ABOUT_NAME: msgspec.json.format(_json(about))
+        for part, about in abouts.items()
+    }
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
