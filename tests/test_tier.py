@@ -278,14 +278,14 @@ def test_what_is_in_many_files_is_estimated(tier: Tier, monkeypatch: pytest.Monk
         tier.put(digest_of("s3://b/x", row, 100, 7), bytes(row % 200))
     exact = tier.usage().bytes
     assert tier._about() == exact
-    monkeypatch.setattr(sys.modules[Tier.__module__], "_MANY", 0)
+    monkeypatch.setattr(sys.modules[Tier.__module__], "_ENOUGH", 90)
     looked_at: list[str] = []
     monkeypatch.setattr(
         os, "scandir", lambda path, there=os.scandir: looked_at.append(path) or there(path)
     )
-    # 94 of the files: a deviation of 12%.
+    # Some 90 of the files: a deviation of 12%.
     assert 0.4 * exact < tier._about() < 1.6 * exact
-    assert len(looked_at) == 16
+    assert len(looked_at) <= 90, "folders with 6 files each"
 
 
 @pytest.mark.slow
