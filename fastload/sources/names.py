@@ -58,6 +58,8 @@ _MASK_OF = re.compile(
 """Names of masks beside images, without ending: x_mask beside x, x_mask_1."""
 _CITYSCAPES = re.compile(r".+_(leftImg8bit|rightImg8bit|(gtFine|gtCoarse)_\w+)")
 """Whose folders are cities."""
+_ANNOTATED = re.compile(r"Img8bit|[-_. ](mask|seg|gt|ground|label|matte|annot)", re.IGNORECASE)
+"""Is in all names that `_MASK_OF` or `_CITYSCAPES` match."""
 
 
 # -- Splits ----------------------------------------------------------------------------------------
@@ -248,8 +250,10 @@ def mask_among(files: Iterable[str]) -> tuple[str, str] | None:
     """Of the names of files of one folder one that is a mask or another annotation, and whose: that
     of the image beside it, or "Cityscapes"."""
     names = [*files]
-    some = (name for name in names if "Img8bit" in name or "_gt" in name)  # 13 times faster
-    city = next((name for name in some if _CITYSCAPES.fullmatch(os.path.splitext(name)[0])), None)
+    if _ANNOTATED.search("/".join(names)) is None:  # in 1/13 of the time of what follows
+        return None
+    cities = (name for name in names if _CITYSCAPES.fullmatch(os.path.splitext(name)[0]))
+    city = next(cities, None)
     return (city, "Cityscapes") if city else next(iter(masks_among(names).items()), None)
 
 
