@@ -408,6 +408,30 @@ def test_a_full_disk_names_the_remedy(
         packed(folder, tmp_path / "out")
 
 
+def test_a_disk_that_is_full_while_the_next_block_is_filled_is_said(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, blocks = os.write, list[int]()
+
+    def full(file: int, data: Any) -> int:
+        if threading.current_thread().name.startswith("fastload-pack-write"):
+            blocks.append(len(data))
+            if len(blocks) == 2:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data)
+
+    monkeypatch.setattr(shard, "_BLOCK", 8192)
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(PackError, match="Make room and run the same command again"):
+        packed(folder, tmp_path / "out", num_workers=1)
+    assert len(blocks) == 2, "nothing is written after it"
+    assert not [*(tmp_path / "out").glob("*shard*")]
+    monkeypatch.setattr(os, "write", write)
+    packed(folder, tmp_path / "out")
+    packed(folder, tmp_path / "whole")
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
 # -- Writing
 
 
