@@ -18,12 +18,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 import fastload
-from fastload.backends import own_numbers, torch_workers_threads
+from fastload.backends import objects, own_numbers, torch_workers_threads
 from fastload.backends.gathered import Gathered
 from fastload.backends.own_numbers import (
     OwnNumbers,
@@ -206,6 +207,14 @@ WIDE: dict[str, Callable[[int], Any]] = {
     "the same one": lambda index: (EVERY[0], EVERY[0]),
     "complex": lambda index: (image(index) * 1j).conj(),
     "bfloat16": lambda index: image(index).bfloat16().repeat(1, 2, 2),
+    "torchvision's": lambda index: (tv_tensors.Image(image(index)), index),
+    "torchvision's permuted": lambda index: tv_tensors.Image(
+        image(index).reshape(80, 90, 3).permute(2, 0, 1)
+    ),
+    "torchvision's and plain": lambda index: (
+        tv_tensors.Image(image(index)) if index % 2 else image(index)
+    ),
+    "torchvision's video": lambda index: tv_tensors.Video(image(index)[None]),
 }
 
 
@@ -240,6 +249,43 @@ def test_a_batchs_memory_is_used_again_when_it_is_gone() -> None:
         del batch, items, gathered
     assert torch.equal(kept[0][3], image(3))
     assert pool.allocated == 2 * 8 * image(0).nbytes
+
+
+@pytest.mark.parametrize("returned", ["Tensor", "TVTensor"])
+def test_images_of_torchvision_are_put_together_as_torch_does(returned: str) -> None:
+    made = [tv_tensors.Image(image(index)) for index in range(3)]
+    gathered = Gathered(3, BufferPool().allocate)
+    with tv_tensors.set_return_type(returned):
+        items = [gathered.kept(one) for one in made]
+        batch = gathered.collate(items, default_collate_fn_map)
+        plain = default_collate(made)
+    assert type(batch) is type(plain)
+    assert torch.equal(batch, plain)
+    # In the memory of the batch from the start, where results are plain tensors.
+    assert (batch.data_ptr() == items[0].data_ptr()) == (returned == "Tensor")
+
+
+def test_images_of_torchvision_go_through_a_collation_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def first(images: list[Any], **_: Any) -> Any:
+        return images[0]
+
+    monkeypatch.setitem(default_collate_fn_map, tv_tensors.Image, first)
+    gathered = Gathered(2, BufferPool().allocate)
+    items = [gathered.kept(tv_tensors.Image(image(index))) for index in range(2)]
+    batch = gathered.collate(items, default_collate_fn_map)
+    assert type(batch) is tv_tensors.Image
+
+
+def test_worker_processes_leave_putting_together_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise AssertionError("a batch in memory of its own, which would be copied to shared memory")
+
+    monkeypatch.setattr(Gathered, "__init__", refused)
+    monkeypatch.setattr(objects, "get_worker_info", lambda: object())
+    made, _ = batches(Wide(image), num_workers=1, threads=True)
+    assert len(made) == 6
 
 
 def test_samples_of_several_sizes_are_refused_as_without_threads() -> None:

@@ -11,7 +11,12 @@ import operator
 from typing import Any
 
 import torch
-from torch.utils.data._utils.collate import collate, collate_tensor_fn
+from torch.utils.data._utils.collate import (
+    collate,
+    collate_tensor_fn,
+    default_collate_fn_map,
+)
+from torchvision import tv_tensors
 
 from fastload.backends.base import BufferAllocator
 
@@ -29,14 +34,19 @@ class Gathered:
 
     def kept(self, item: Any) -> Any:
         """The sample with rows of the batch in place of its large tensors: of equal values, shapes
-        and dtypes. Tuples, lists and dicts are looked into, one level deep."""
+        and dtypes. An image of torchvision's (`tv_tensors.Image`) becomes a plain tensor, as a
+        batch of them is. Tuples, lists and dicts are looked into, one level deep."""
         if type(item) in (tuple, list):
             return type(item)([self._row(place, value) for place, value in enumerate(item)])
         if type(item) is dict:
             return {name: self._row(name, value) for name, value in item.items()}
         return self._row(None, item)
 
-    def _row(self, place: Any, value: Any) -> Any:
+    def _row(self, place: Any, given: Any) -> Any:
+        value = given
+        if type(given) is tv_tensors.Image and tv_tensors.Image not in default_collate_fn_map:
+            # Plain, unless `tv_tensors.set_return_type` says that results are images, too.
+            value = given.view(given.shape)
         if (  # of more dimensions torch may give a stack the strides of its parts
             type(value) is not torch.Tensor
             or value.layout != torch.strided
@@ -46,14 +56,14 @@ class Gathered:
             or value.dim() > 3
             or value.nbytes < _WORTH_IT
         ):
-            return value
+            return given
         if place not in self._batches:
             memory = torch.from_numpy(self._allocate((self._count * value.nbytes,)))
             whole = memory.view(value.dtype).view(self._count, *value.shape)
             self._batches[place] = whole, []
         whole, rows = self._batches[place]
         if value.shape != whole.shape[1:] or value.dtype != whole.dtype:
-            return value
+            return given
         row = whole[len(rows)].copy_(value)
         rows.append(row)
         return row

@@ -116,7 +116,9 @@ class ObjectReader:
         if not len(draws):
             return self._without_samples(draws)
         gathered = None
-        if allocate is not None and self._as_they_are:
+        # In a worker process torch's collation writes to shared memory. A batch in other memory is
+        # copied there when it is sent.
+        if allocate is not None and self._as_they_are and get_worker_info() is None:
             from fastload.backends.gathered import Gathered
 
             gathered = Gathered(len(draws), allocate)
