@@ -211,6 +211,13 @@ WIDE: dict[str, Callable[[int], Any]] = {
     "torchvision's permuted": lambda index: tv_tensors.Image(
         image(index).reshape(80, 90, 3).permute(2, 0, 1)
     ),
+    "permuted in a dict": lambda index: {
+        0: image(index).reshape(80, 90, 3).permute(2, 0, 1),
+        "image": image(index).reshape(80, 90, 3).permute(2, 0, 1),
+    },
+    "permuted at times": lambda index: (
+        image(index).reshape(80, 90, 3).permute(2, 0, 1) if index % 3 else image(index)
+    ),
     "torchvision's and plain": lambda index: (
         tv_tensors.Image(image(index)) if index % 2 else image(index)
     ),
@@ -263,6 +270,28 @@ def test_images_of_torchvision_are_put_together_as_torch_does(returned: str) -> 
     assert torch.equal(batch, plain)
     # In the memory of the batch from the start, where results are plain tensors.
     assert (batch.data_ptr() == items[0].data_ptr()) == (returned == "Tensor")
+
+
+@pytest.mark.parametrize("form", ["tuple", "dict", "alone"])
+def test_images_that_lie_as_the_batch_is_to_are_not_copied_again(form: str) -> None:
+    def one(index: int) -> Any:
+        made = image(index).reshape(80, 90, 3).permute(2, 0, 1)
+        kinds = {"tuple": (made, made), "dict": {0: made, "image": made}, "alone": made}
+        return kinds[form]
+
+    def parts(batch: Any) -> list[torch.Tensor]:
+        return list(batch.values()) if isinstance(batch, dict) else list(tree_leaves(batch))
+
+    gathered = Gathered(2, BufferPool().allocate, torch.channels_last)
+    mine = gathered.collate(
+        [gathered.kept(one(index)) for index in range(2)], default_collate_fn_map
+    )
+    theirs = default_collate([one(index) for index in range(2)])
+    last = {"tuple": [True, False], "dict": [False, True], "alone": [True]}[form]
+    for ours, plain, is_last in zip(parts(mine), parts(theirs), last, strict=True):
+        assert torch.equal(ours, plain)
+        like = plain.contiguous(memory_format=torch.channels_last) if is_last else plain
+        assert ours.stride() == like.stride()
 
 
 def test_images_of_torchvision_go_through_a_collation_of_their_own(

@@ -252,6 +252,9 @@ class Context:
     as_dataloader: bool = False
     """Whether samples of a data set that nothing is done to are put together by torch's
     `default_collate`, with its errors, as under a DataLoader."""
+    memory_format: torch.memory_format = torch.contiguous_format
+    """What the device stage makes of the images of a finished batch, before all else: a batch that
+    comes so is not copied."""
     workers: WorkerSettings = field(default_factory=WorkerSettings)
     takes_pending: bool = False
     """Whether images may come as `fastload.render.drawn.PendingImages`: the device stage makes

@@ -27,9 +27,16 @@ _WORTH_IT = 1 << 16
 class Gathered:
     """The tensors of the samples of one batch, by their places in a sample."""
 
-    def __init__(self, count: int, allocate: BufferAllocator) -> None:
-        """`count`: samples of the batch; `allocate`: memory for it, used again later."""
+    def __init__(
+        self,
+        count: int,
+        allocate: BufferAllocator,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> None:
+        """`count`: samples of the batch; `allocate`: memory for it, used again later;
+        `memory_format`: of the images of the batch, where it is worth it (see `_last`)."""
         self._count, self._allocate = count, allocate
+        self._channels_last = memory_format == torch.channels_last
         self._batches: dict[Any, tuple[torch.Tensor, list[torch.Tensor]]] = {}
 
     def kept(self, item: Any) -> Any:
@@ -37,12 +44,12 @@ class Gathered:
         and dtypes. An image of torchvision's (`tv_tensors.Image`) becomes a plain tensor, as a
         batch of them is. Tuples, lists and dicts are looked into, one level deep."""
         if type(item) in (tuple, list):
-            return type(item)([self._row(place, value) for place, value in enumerate(item)])
+            return type(item)([self._row(*one, image=not one[0]) for one in enumerate(item)])
         if type(item) is dict:
-            return {name: self._row(name, value) for name, value in item.items()}
-        return self._row(None, item)
+            return {key: self._row(key, item[key], image=key == "image") for key in item}
+        return self._row(None, item, image=True)
 
-    def _row(self, place: Any, given: Any) -> Any:
+    def _row(self, place: Any, given: Any, *, image: bool) -> Any:
         value = given
         if type(given) is tv_tensors.Image and tv_tensors.Image not in default_collate_fn_map:
             # Plain, unless `tv_tensors.set_return_type` says that results are images, too.
@@ -59,7 +66,12 @@ class Gathered:
             return given
         if place not in self._batches:
             memory = torch.from_numpy(self._allocate((self._count * value.nbytes,)))
-            whole = memory.view(value.dtype).view(self._count, *value.shape)
+            flat = memory.view(value.dtype)
+            if image and self._last(value):
+                channels, height, width = value.shape
+                whole = flat.view(self._count, height, width, channels).permute(0, 3, 1, 2)
+            else:
+                whole = flat.view(self._count, *value.shape)
             self._batches[place] = whole, []
         whole, rows = self._batches[place]
         if value.shape != whole.shape[1:] or value.dtype != whole.dtype:
@@ -67,6 +79,17 @@ class Gathered:
         row = whole[len(rows)].copy_(value)
         rows.append(row)
         return row
+
+    def _last(self, value: torch.Tensor) -> bool:
+        """Whether a batch of such images is made channels_last here: these are (C, H, W) and lie as
+        (H, W, C), and it would be made so later. Sides of 1 have strides that mean either
+        format."""
+        return (
+            self._channels_last
+            and value.dim() == 3
+            and min(value.shape) > 1
+            and value.permute(1, 2, 0).is_contiguous()
+        )
 
     def collate(self, items: Any, kinds: dict[Any, Any]) -> Any:
         """As torch's `collate` with these functions (`kinds`, by type), but what lies in the memory

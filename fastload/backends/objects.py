@@ -83,8 +83,10 @@ class ObjectReader:
         decoder: str = "auto",
         collate_fn: Callable[[list[Any]], Any] | None = None,
         as_dataloader: bool = False,
+        memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
-        """`as_dataloader`: see `Context`."""
+        """`as_dataloader`, `memory_format`: see `Context`."""
+        self._memory_format = memory_format
         self.source = source
         self._recipe = recipe
         self._settings = settings
@@ -121,7 +123,7 @@ class ObjectReader:
         if allocate is not None and self._as_they_are and get_worker_info() is None:
             from fastload.backends.gathered import Gathered
 
-            gathered = Gathered(len(draws), allocate)
+            gathered = Gathered(len(draws), allocate, self._memory_format)
         items, good_rows, failures = self._items(draws, numbers, gathered)
         if not good_rows:
             return HostBatch({}, failures)

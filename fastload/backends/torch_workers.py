@@ -530,6 +530,7 @@ def _reader_for(
             decoder=decoder,
             collate_fn=context.collate_fn,
             as_dataloader=context.as_dataloader,
+            memory_format=context.memory_format,
         )
     return RowReader(source, recipe, settings=settings, decoder=decoder, padded=context.padded)
 

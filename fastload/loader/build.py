@@ -343,6 +343,9 @@ def _context(config: LoaderConfig, workload: Workload, workers: _Workers, order:
         allocate=BufferPool(pinned_for=config.device if ours else None).allocate,
         collate_fn=config.collate_fn,
         as_dataloader=config.adopted,
+        memory_format=torch.contiguous_format
+        if isinstance(config.batch_transform, Mix)  # which comes before it
+        else config.memory_format,
         workers=replace(config.workers, seeds=seeds),
         takes_pending=all(program.is_identity for program in workload.recipe.host_programs),
         padded=workload.padded,
