@@ -11,8 +11,10 @@ others, also those that read local files.
 In every round each contestant is made again, with empty caches, in a process of its own that has
 imported what it needs: "opened" is the time to make the loader, "first batch" that from `iter()`.
 Then it warms up, and its rate and processor time are measured while it is in its first epoch (of
-"epoch 2" in its second, with a local tier that holds everything): for --seconds, or until it ends,
-where there are few images, of which a quarter is for the warm-up, at most. "TLS" has nginx in front
+"epoch 2" in its second, with a local tier that holds everything, which the disk gives in the first
+round and the system's memory in the others; of "epoch 3" it is in memory from the first): for
+--seconds, or until it ends, where there are few images, of which a quarter is for the warm-up, at
+most. "TLS" has nginx in front
 of the proxy, with a certificate that is made for the run (apt-get install nginx-light). All give
 RandomResizedCrop(224) and mirroring, uint8. "bytes" are those that came through the proxy over
 those of the images that were delivered, in an epoch after opening; "store's cores" is the processor

@@ -34,7 +34,7 @@ constexpr size_t kMostKept = size_t{64} << 20;
 constexpr size_t kFirstMemory = size_t{64} << 10;
 constexpr int64_t kMostAtOnce = int64_t{64} << 20;
 // Bytes of new memory whose pages are asked for by one call. A fault for each of the 27 pages of
-// 110 kB takes 15 to 22 us more (Zen 4, Linux 6.18).
+// 110 kB takes 12 to 22 us more (Zen 4, Linux 6.18).
 constexpr size_t kPagesAtOnce = size_t{256} << 10;
 // Bytes of the words of an answer that is no object.
 constexpr size_t kWords = 4096;
