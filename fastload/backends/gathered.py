@@ -44,9 +44,12 @@ class Gathered:
         and dtypes. An image of torchvision's (`tv_tensors.Image`) becomes a plain tensor, as a
         batch of them is. Tuples, lists and dicts are looked into, one level deep."""
         if type(item) in (tuple, list):
-            return type(item)([self._row(*one, image=not one[0]) for one in enumerate(item)])
+            rows = [self._row(at, value, image=at == 0) for at, value in enumerate(item)]
+            return type(item)(rows)
         if type(item) is dict:
-            return {key: self._row(key, item[key], image=key == "image") for key in item}
+            return {
+                name: self._row(name, value, image=name == "image") for name, value in item.items()
+            }
         return self._row(None, item, image=True)
 
     def _row(self, place: Any, given: Any, *, image: bool) -> Any:
