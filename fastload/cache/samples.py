@@ -327,9 +327,8 @@ def shrunk_together(
         rows = [row for row, one in enumerate(tall) if one == shape]
         data, before, after = zip(*(images[row] for row in rows), strict=True)
         sizes = np.array(after, dtype=np.int32)
-        whole, window = (
-            np.pad(np.array(each, np.int32), ((0, 0), (2, 0))) for each in (before, sizes)
-        )
+        whole, window = np.zeros((2, len(rows), 4), dtype=np.int32)  # from the corner at (0, 0)
+        whole[:, 2:], window[:, 2:] = before, sizes
         mirrored = np.zeros((len(rows), 2), dtype=np.bool_)
         out = np.empty((len(rows), *sizes.max(axis=0), 3), dtype=np.uint8)
         view = View(Geometry(whole, sizes, window, mirrored), Resampling(), out, sizes)
