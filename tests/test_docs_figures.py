@@ -228,6 +228,7 @@ def test_the_remote_table_is_medians_of_the_rounds() -> None:
         "fastload, tar in blocks",
         "fastload, tar in blocks, no tier",
         "fastload, objects, epoch 2",
+        "fastload, objects, epoch 3",
         "LitData",
     ):
         assert rows[name] == medians(name), name
