@@ -506,7 +506,7 @@ def has_page(address: int) -> bool:
     return bool(found.value & 1)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="MADV_POPULATE_WRITE is Linux's")
 def test_pages_of_memory_come_in_pieces(made: Callable[..., Any]) -> None:
     """Ahead of the bytes, and no more than 256 KiB of what a server says that it has."""
     with mmap.mmap(-1, resource.getpagesize()) as memory:

@@ -34,7 +34,7 @@ class Gathered:
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
         """`count`: samples of the batch; `allocate`: memory for it, used again later;
-        `memory_format`: of the images of the batch, where it is worth it (see `_last`)."""
+        `memory_format`: of the images of the batch, where they lie so (see `_as_channels_last`)."""
         self._count, self._allocate = count, allocate
         self._channels_last = memory_format == torch.channels_last
         self._batches: dict[Any, tuple[torch.Tensor, list[torch.Tensor]]] = {}
@@ -70,7 +70,7 @@ class Gathered:
         if place not in self._batches:
             memory = torch.from_numpy(self._allocate((self._count * value.nbytes,)))
             flat = memory.view(value.dtype)
-            if image and self._last(value):
+            if image and self._as_channels_last(value):
                 channels, height, width = value.shape
                 whole = flat.view(self._count, height, width, channels).permute(0, 3, 1, 2)
             else:
@@ -83,7 +83,7 @@ class Gathered:
         rows.append(row)
         return row
 
-    def _last(self, value: torch.Tensor) -> bool:
+    def _as_channels_last(self, value: torch.Tensor) -> bool:
         """Whether a batch of such images is made channels_last here: these are (C, H, W) and lie as
         (H, W, C), and it would be made so later. Sides of 1 have strides that mean either
         format."""
