@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -148,6 +149,22 @@ def test_an_account_in_a_file(
     assert server.signed == ["Bearer token-1"]
 
 
+def test_an_open_bucket_of_an_account_in_a_file(
+    account: dict[str, Any],
+    giver: TokenServer,
+    server: ObjectServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Is asked for where the file says, and without a token."""
+    monkeypatch.delenv("GOOGLE_SERVICE_ACCOUNT_KEY")
+    (tmp_path / "account.json").write_text(json.dumps(account | {"disable_oauth": True}))
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(tmp_path / "account.json"))
+    assert stores.read("gs://bucket/x") == b"data"
+    assert "libcurl/" in by_whom()
+    assert (server.signed, giver.asked) == ([""], [])
+
+
 def test_application_default_credentials(
     account: dict[str, Any],
     giver: TokenServer,
@@ -215,7 +232,8 @@ def test_no_answer_about_a_token_may_pass(
     account: dict[str, Any], giver: TokenServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # google-auth asks three times itself.
-    monkeypatch.setattr("google.auth._exponential_backoff.time.sleep", lambda _: None)
+    at_once = SimpleNamespace(sleep=lambda _: None)
+    monkeypatch.setattr("google.auth._exponential_backoff.time", at_once)
     giver.faults = [503] * 4
     assert stores.read("gs://bucket/x") == b"data"
     assert len(giver.asked) == 5

@@ -179,7 +179,7 @@ class ObjectStore(Store):
     def _tokens_of_google(self) -> tuple[google.Tokens | None, str]:
         """Where the core fetches, which is given them; else why there are none."""
         if os.environ.get(SWITCH) == "obstore" or transfers.missing():
-            return None, "obstore has its own"
+            return None, ""  # `_choose` says why
         names = {name.upper(): value for name, value in os.environ.items() if value}
         try:
             return google.tokens(names), ""
